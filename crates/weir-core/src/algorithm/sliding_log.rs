@@ -1,0 +1,293 @@
+//! The sliding log: exact, at the price of one entry per admitted unit.
+//!
+//! **Guarantee.** No span of one window's length ever holds more admitted
+//! units than the limit. **Memory.** One entry per unit in the window, so up
+//! to the limit. Take another algorithm when the limit is in the tens of
+//! thousands and identities are many.
+//!
+//! ```
+//! use std::time::Duration;
+//! use weir_core::algorithm::sliding_log::SlidingLog;
+//! use weir_core::decision::Wait;
+//! use weir_core::{Rate, Timestamp};
+//!
+//! let rate: Rate = "2/10s".parse().unwrap();
+//! let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+//! let mut log = SlidingLog::default();
+//!
+//! assert_eq!(log.decide(rate, at(0), 1).remaining, 1);
+//! assert_eq!(log.decide(rate, at(4), 1).remaining, 0);
+//! // Full. The first entry leaves at second 10, when it is one window old.
+//! assert_eq!(log.decide(rate, at(7), 1).wait, Wait::For(Duration::from_secs(3)));
+//! assert_eq!(log.decide(rate, at(10), 1).wait, Wait::None);
+//! ```
+//!
+//! The clock. An entry counts while it is younger than the window; one exactly
+//! one window old has left. Stored time never moves back: a `now` before the
+//! newest entry decides as if it were that entry's time, so a clock that steps
+//! back frees nothing. A newest entry more than [`CLOCK_RESET`] ahead of `now`
+//! was written by a clock that has since been corrected by more than any skew:
+//! the log starts afresh, at the cost of at most one extra quota.
+
+use std::time::Duration;
+
+use crate::decision::{Standing, Wait};
+use crate::{Rate, Timestamp};
+
+/// How far stored time may be ahead of the clock before the clock is taken to
+/// have been set back.
+pub const CLOCK_RESET: Duration = Duration::from_secs(60);
+
+/// The times of the admitted units, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlidingLog {
+    entries: Vec<Timestamp>,
+}
+
+impl SlidingLog {
+    /// Where the limit stands at `now` for a request of `cost` units, before
+    /// it is charged. Changes nothing.
+    pub fn look(&self, rate: Rate, now: Timestamp, cost: u64) -> Standing {
+        let entries = self.live(rate, now);
+        let count = entries.len() as u64;
+        let left_after = |entry: Timestamp| (entry + rate.window()).since(now).min(rate.window());
+
+        let wait = if cost > rate.limit() {
+            Wait::Forever
+        } else if count + cost <= rate.limit() {
+            Wait::None
+        } else {
+            // Room is made when all but the newest `limit - cost` have left.
+            let last_to_leave = (count + cost - rate.limit() - 1) as usize;
+            Wait::For(left_after(entries[last_to_leave]))
+        };
+        Standing {
+            limit: rate.limit(),
+            remaining: rate.limit().saturating_sub(count),
+            wait,
+            reset: entries.last().map_or(Duration::ZERO, |&newest| left_after(newest)),
+        }
+    }
+
+    /// Records `cost` units admitted at `now`, and forgets what has left.
+    pub fn charge(&mut self, rate: Rate, now: Timestamp, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let live = self.live(rate, now);
+        let time = live.last().map_or(now, |&newest| newest.max(now));
+        let left = self.entries.len() - live.len();
+        self.entries.drain(..left);
+        self.entries.extend((0..cost).map(|_| time));
+    }
+
+    /// [`look`](Self::look), and if there is room [`charge`](Self::charge):
+    /// the decision of a policy with this one limit. Returns the standing
+    /// after it.
+    pub fn decide(&mut self, rate: Rate, now: Timestamp, cost: u64) -> Standing {
+        let before = self.look(rate, now, cost);
+        if !before.wait.is_none() || cost == 0 {
+            return before;
+        }
+        self.charge(rate, now, cost);
+        Standing { remaining: before.remaining - cost, reset: rate.window(), ..before }
+    }
+
+    /// Units recorded and not yet forgotten, whether they still count or not.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entries that count at `now`, oldest first.
+    fn live(&self, rate: Rate, now: Timestamp) -> &[Timestamp] {
+        let Some(&newest) = self.entries.last() else { return &[] };
+        if newest.since(now) > CLOCK_RESET {
+            return &[];
+        }
+        let time = newest.max(now);
+        let gone = self.entries.partition_point(|&entry| entry + rate.window() <= time);
+        &self.entries[gone..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rate(text: &str) -> Rate {
+        text.parse().expect(text)
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_800_000_000_000_000 + millis * 1_000)
+    }
+
+    fn admitted(log: &mut SlidingLog, rate: Rate, now: Timestamp, cost: u64) -> bool {
+        log.decide(rate, now, cost).wait.is_none()
+    }
+
+    /// C06: the quota spent at the end of one clock window is not there again
+    /// at the start of the next.
+    #[test]
+    fn a_burst_across_a_window_boundary_is_refused() {
+        let (rate, mut log) = (rate("10/60s"), SlidingLog::default());
+        let admitted_at = |log: &mut SlidingLog, millis| {
+            (0..10).filter(|_| admitted(log, rate, at(millis), 1)).count()
+        };
+        assert_eq!(admitted_at(&mut log, 59_900), 10);
+        assert_eq!(admitted_at(&mut log, 60_100), 0);
+    }
+
+    /// C08: 1 hit at 0:00, 8 at 0:59, then many at 1:01: two more pass.
+    #[test]
+    fn the_history_outlives_the_first_window() {
+        let (rate, mut log) = (rate("10/1h"), SlidingLog::default());
+        let minute = 60_000;
+        assert!(admitted(&mut log, rate, at(0), 1));
+        for _ in 0..8 {
+            assert!(admitted(&mut log, rate, at(59 * minute), 1));
+        }
+        let late = (0..10).filter(|_| admitted(&mut log, rate, at(61 * minute), 1)).count();
+        assert_eq!(late, 2);
+    }
+
+    /// C11: an entry exactly one window old has left.
+    #[test]
+    fn an_entry_exactly_one_window_old_has_left() {
+        let (rate, mut log) = (rate("3/10s"), SlidingLog::default());
+        for _ in 0..3 {
+            assert!(admitted(&mut log, rate, at(0), 1));
+        }
+        assert!(!admitted(&mut log, rate, at(9_999), 1));
+        assert!(admitted(&mut log, rate, at(10_000), 1));
+    }
+
+    /// C15: the wait is the time left, not the window.
+    #[test]
+    fn the_wait_is_the_time_until_the_oldest_entry_leaves() {
+        let (rate, mut log) = (rate("5/60s"), SlidingLog::default());
+        for _ in 0..5 {
+            assert!(admitted(&mut log, rate, at(0), 1));
+        }
+        let refused = log.decide(rate, at(55_000), 1);
+        assert_eq!(refused.wait, Wait::For(Duration::from_secs(5)));
+        assert_eq!(refused.reset, Duration::from_secs(5));
+    }
+
+    /// C17: remaining counts down to zero and stays there.
+    #[test]
+    fn remaining_counts_down_to_zero() {
+        let (rate, mut log) = (rate("3/60s"), SlidingLog::default());
+        let seen: Vec<u64> = (0..5).map(|_| log.decide(rate, at(0), 1).remaining).collect();
+        assert_eq!(seen, [2, 1, 0, 0, 0]);
+    }
+
+    /// C26: a refused cost takes nothing; one above the limit waits for ever;
+    /// zero only looks.
+    #[test]
+    fn a_cost_is_charged_whole_or_not_at_all() {
+        let (rate, mut log) = (rate("10/60s"), SlidingLog::default());
+        assert_eq!(log.decide(rate, at(0), 8).remaining, 2);
+        assert_eq!(log.decide(rate, at(1), 5).remaining, 2);
+        assert_eq!(log.decide(rate, at(1), 11).wait, Wait::Forever);
+        assert_eq!(log.decide(rate, at(1), 0).remaining, 2);
+        assert_eq!(log.decide(rate, at(1), 2).remaining, 0);
+        assert_eq!(log.len(), 10);
+    }
+
+    #[test]
+    fn a_lowered_limit_refuses_until_enough_has_left() {
+        let mut log = SlidingLog::default();
+        for second in 0..5 {
+            assert!(admitted(&mut log, rate("5/10s"), at(second * 1_000), 1));
+        }
+        let refused = log.decide(rate("2/10s"), at(5_000), 1);
+        assert_eq!(refused.remaining, 0);
+        // Room is made when all but one have left: the fourth leaves at 13 s.
+        assert_eq!(refused.wait, Wait::For(Duration::from_secs(8)));
+        assert!(admitted(&mut log, rate("2/10s"), at(13_000), 1));
+    }
+
+    /// C29: a clock that steps back neither frees nor moves stored time back;
+    /// state more than a minute ahead is a clock that was reset.
+    #[test]
+    fn a_clock_that_steps_back_frees_nothing() {
+        let (rate, mut log) = (rate("2/10s"), SlidingLog::default());
+        assert!(admitted(&mut log, rate, at(30_000), 1));
+        assert!(admitted(&mut log, rate, at(29_800), 1));
+        assert_eq!(log.entries, [at(30_000), at(30_000)]);
+        assert_eq!(
+            log.decide(rate, at(29_800), 1).wait,
+            Wait::For(Duration::from_secs(10)),
+            "never longer than the window"
+        );
+        assert!(!admitted(&mut log, rate, at(0), 1));
+    }
+
+    #[test]
+    fn state_from_a_corrected_clock_is_dropped() {
+        let (rate, mut log) = (rate("1/1h"), SlidingLog::default());
+        assert!(admitted(&mut log, rate, at(120_000), 1));
+        assert!(!admitted(&mut log, rate, at(60_000), 1), "60 s ahead still counts");
+        assert!(admitted(&mut log, rate, at(59_999), 1), "more than 60 s ahead does not");
+        assert_eq!(log.entries, [at(59_999)]);
+    }
+
+    proptest! {
+        /// Promise 1, on any traffic whose clock does not step back.
+        #[test]
+        fn no_window_ever_holds_more_than_the_limit(
+            limit in 1u64..20,
+            window_ms in 1u64..200,
+            steps in proptest::collection::vec((0u64..50_000, 0u64..5), 1..300),
+        ) {
+            let rate = Rate::new(limit, Duration::from_millis(window_ms)).expect("a valid rate");
+            let mut log = SlidingLog::default();
+            let mut now = at(0);
+            let mut history: Vec<(Timestamp, u64)> = Vec::new();
+            for (step, cost) in steps {
+                now = now + Duration::from_micros(step);
+                if log.decide(rate, now, cost).wait.is_none() {
+                    history.push((now, cost));
+                }
+                let in_window: u64 = history
+                    .iter()
+                    .filter(|(time, _)| *time + rate.window() > now)
+                    .map(|(_, cost)| cost)
+                    .sum();
+                prop_assert!(in_window <= limit);
+            }
+        }
+
+        /// Promise 5: at the wait it is admitted, a microsecond earlier not;
+        /// and promise 4: the refusal left no trace.
+        #[test]
+        fn the_wait_is_exact_and_a_refusal_changes_nothing(
+            limit in 1u64..10,
+            steps in proptest::collection::vec((0u64..3_000, 1u64..4), 1..60),
+            cost in 1u64..10,
+        ) {
+            let rate = Rate::new(limit, Duration::from_millis(10)).expect("a valid rate");
+            let mut log = SlidingLog::default();
+            let mut now = at(0);
+            for (step, cost) in steps {
+                now = now + Duration::from_micros(step);
+                log.decide(rate, now, cost);
+            }
+            let before = log.clone();
+            if let Wait::For(wait) = log.decide(rate, now, cost).wait {
+                prop_assert!(wait > Duration::ZERO && wait <= rate.window());
+                prop_assert_eq!(&log, &before);
+                let early = now + (wait - Duration::from_micros(1));
+                prop_assert!(!log.look(rate, early, cost).wait.is_none());
+                prop_assert!(log.look(rate, now + wait, cost).wait.is_none());
+            }
+        }
+    }
+}

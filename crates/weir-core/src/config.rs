@@ -1,0 +1,159 @@
+//! The configuration: from what the operator wrote to checked values.
+//!
+//! [`Value`] is the configuration as data, whatever language it was written
+//! in. [`Config::check`] takes it apart, field by field in a fixed order, and
+//! stops at the first thing wrong. Every field must be known.
+
+mod fields;
+mod value;
+
+use std::time::Duration;
+
+use crate::duration;
+use crate::policy::{Algorithm, KeyRule, Limit, OnError, Policy};
+use crate::{ConfigError, Rate, Template};
+
+use fields::Fields;
+pub use value::Value;
+
+/// The longest policy name or key prefix, in bytes.
+pub const MAX_NAME: usize = 64;
+
+/// A checked configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where the decisions are made.
+    pub redis: RedisConfig,
+    /// Where a worker puts the socket over which it wakes itself. `None`: the
+    /// first writable of `$TMPDIR`, `/dev/shm` and `/tmp`.
+    pub runtime_dir: Option<String>,
+    /// The policies, by name in alphabetical order. Never empty.
+    pub policies: Vec<Policy>,
+}
+
+/// The `redis` table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisConfig {
+    /// The server's address. May hold a password: never to be shown.
+    pub url: String,
+    /// The most that a request may wait for its decision: 1ms to 60s.
+    pub timeout: Duration,
+    /// How many requests of one worker may queue for Redis: 1 to 1,000,000.
+    pub queue: usize,
+    /// What every key begins with.
+    pub prefix: String,
+}
+
+impl Config {
+    /// Checks a whole configuration.
+    pub fn check(config: Value) -> Result<Self, ConfigError> {
+        let mut fields = Fields::of("", config)?;
+        let redis = RedisConfig::check(fields.required("redis")?)?;
+        let runtime_dir = fields.string("runtime_dir")?;
+        if let Some(dir) = &runtime_dir
+            && !dir.starts_with('/')
+        {
+            return Err(ConfigError::new("runtime_dir", "must be an absolute path"));
+        }
+        let policies = policies(fields.required("policies")?)?;
+        fields.finish()?;
+        Ok(Self { redis, runtime_dir, policies })
+    }
+}
+
+impl RedisConfig {
+    fn check(config: Value) -> Result<Self, ConfigError> {
+        let mut fields = Fields::of("redis", config)?;
+        let url = match fields.string("url")? {
+            Some(url) => url,
+            None => return Err(fields.missing("url", "a string like \"redis://127.0.0.1:6379/0\"")),
+        };
+        let timeout = match fields.string("timeout")? {
+            Some(text) => duration::parse(&text)
+                .map_err(|error| fields.wrong("timeout", format!("{text:?}: {error}")))?,
+            None => Duration::from_millis(100),
+        };
+        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&timeout) {
+            return Err(fields.wrong("timeout", "must be from 1ms to 60s"));
+        }
+        let queue = fields.whole_number("queue", 1..=1_000_000)?.unwrap_or(10_000);
+        let prefix = fields.string("prefix")?.unwrap_or_else(|| "weir".to_owned());
+        if !is_name(&prefix) {
+            return Err(fields.wrong("prefix", NAME_RULE));
+        }
+        fields.finish()?;
+        Ok(Self { url, timeout, queue: queue as usize, prefix })
+    }
+}
+
+const NAME_RULE: &str = "must be 1 to 64 letters, digits, \"_\", \"-\" or \".\"";
+
+fn is_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    (1..=MAX_NAME).contains(&text.len()) && text.chars().all(is_plain)
+}
+
+fn policies(config: Value) -> Result<Vec<Policy>, ConfigError> {
+    let table = config.into_table("policies")?;
+    if table.is_empty() {
+        return Err(ConfigError::new("policies", "must name at least one policy"));
+    }
+    table.into_iter().map(|(name, value)| policy(name, value)).collect()
+}
+
+fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
+    if !is_name(&name) {
+        return Err(ConfigError::new(
+            format!("policies[{name:?}]"),
+            format!("the name {NAME_RULE}"),
+        ));
+    }
+    let mut fields = Fields::of(format!("policies.{name}"), config)?;
+    let rate: Rate = match fields.string("limit")? {
+        Some(text) => {
+            text.parse().map_err(|error| fields.wrong("limit", format!("{text:?}: {error}")))?
+        }
+        None => return Err(fields.missing("limit", "a string like \"100/1m\"")),
+    };
+    let key = key_rule(&mut fields)?;
+    let on_error = match fields.string("on_error")?.as_deref() {
+        None | Some("open") => OnError::Open,
+        Some("closed") => OnError::Closed,
+        Some(other) => {
+            let problem = format!("{other:?}: must be \"open\" or \"closed\"");
+            return Err(fields.wrong("on_error", problem));
+        }
+    };
+    let error_status = fields.whole_number("error_status", 400..=599)?.unwrap_or(503) as u16;
+    fields.finish()?;
+    let limits = vec![Limit { algorithm: Algorithm::SlidingLog, rate }];
+    Ok(Policy { name, limits, key, on_error, error_status })
+}
+
+fn key_rule(fields: &mut Fields) -> Result<KeyRule, ConfigError> {
+    const WANTED: &str = "a string, a list of strings or a function";
+    let template = |fields: &Fields, field: &str, text: &str| {
+        Template::parse(text).map_err(|error| fields.wrong(field, format!("{text:?}: {error}")))
+    };
+    let templates = match fields.take("key") {
+        None => vec![template(fields, "key", "$remote_addr")?],
+        Some(Value::String(text)) => vec![template(fields, "key", &text)?],
+        Some(Value::Function) => return Ok(KeyRule::Function),
+        Some(Value::List(list)) => list
+            .into_iter()
+            .enumerate()
+            .map(|(index, value)| {
+                let field = format!("key[{}]", index + 1);
+                match value {
+                    Value::String(text) => template(fields, &field, &text),
+                    other => Err(fields.mistyped(&field, "a string", &other)),
+                }
+            })
+            .collect::<Result<_, _>>()?,
+        Some(other) => return Err(fields.mistyped("key", WANTED, &other)),
+    };
+    Ok(KeyRule::Templates(templates))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! A table being taken apart: what is left over at the end is unknown.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use super::Value;
+use crate::ConfigError;
+
+pub(super) struct Fields {
+    path: String,
+    left: BTreeMap<String, Value>,
+    known: Vec<&'static str>,
+}
+
+impl Fields {
+    pub(super) fn of(path: impl Into<String>, table: Value) -> Result<Self, ConfigError> {
+        let path = path.into();
+        let left = table.into_table(&path)?;
+        Ok(Self { path, left, known: Vec::new() })
+    }
+
+    /// The field's value, if it was given.
+    pub(super) fn take(&mut self, field: &'static str) -> Option<Value> {
+        self.known.push(field);
+        self.left.remove(field)
+    }
+
+    pub(super) fn required(&mut self, field: &'static str) -> Result<Value, ConfigError> {
+        self.take(field).ok_or_else(|| self.missing(field, "a table"))
+    }
+
+    pub(super) fn string(&mut self, field: &'static str) -> Result<Option<String>, ConfigError> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.mistyped(field, "a string", &other)),
+        }
+    }
+
+    pub(super) fn whole_number(
+        &mut self,
+        field: &'static str,
+        range: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, ConfigError> {
+        let (low, high) = (*range.start(), *range.end());
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Number(number))
+                if number.fract() == 0.0
+                    && (f64::from(low)..=f64::from(high)).contains(&number) =>
+            {
+                Ok(Some(number as u32))
+            }
+            Some(Value::Number(number)) => {
+                let problem = format!("{number}: must be a whole number from {low} to {high}");
+                Err(self.wrong(field, problem))
+            }
+            Some(other) => Err(self.mistyped(field, "a number", &other)),
+        }
+    }
+
+    /// Refuses what nobody asked for.
+    pub(super) fn finish(self) -> Result<(), ConfigError> {
+        match self.left.keys().next() {
+            None => Ok(()),
+            Some(unknown) => {
+                let known = self.known.join(", ");
+                let shown: String = unknown.escape_debug().take(MAX_SHOWN).collect();
+                Err(self.wrong(&shown, format!("unknown field; known here are {known}")))
+            }
+        }
+    }
+
+    pub(super) fn missing(&self, field: &str, wanted: &str) -> ConfigError {
+        self.wrong(field, format!("missing; it must be {wanted}"))
+    }
+
+    pub(super) fn mistyped(&self, field: &str, wanted: &str, got: &Value) -> ConfigError {
+        self.wrong(field, format!("must be {wanted}, not {}", got.kind()))
+    }
+
+    pub(super) fn wrong(&self, field: &str, problem: impl Into<String>) -> ConfigError {
+        let path =
+            if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
+        ConfigError::new(path, problem)
+    }
+}
+
+/// How much of an unknown field's name an error shows, in characters.
+const MAX_SHOWN: usize = 64;

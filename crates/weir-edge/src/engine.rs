@@ -1,0 +1,219 @@
+//! The engine: what Lua holds of a configuration, and calls for each request.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use mlua::prelude::*;
+use weir_core::decision::{Standing, Wait};
+use weir_core::fields::{Fields, refusal_body};
+use weir_core::{Config, ConfigError};
+use weir_redis::{Answer, Ask, Plan, Server, Severity, Source};
+
+use crate::worker::Worker;
+use crate::{lua_config, policies};
+
+/// Made by `setup()` before nginx forks; carries a thread only after `start()`
+/// in the worker.
+pub(crate) struct Engine {
+    config: Config,
+    server: Server,
+    plans: Arc<[Plan]>,
+    worker: RefCell<Option<Worker>>,
+    last_ticket: Cell<u64>,
+}
+
+impl Engine {
+    /// Checks a configuration.
+    pub(crate) fn new(config: LuaValue) -> Result<Self, ConfigError> {
+        let config = Config::check(lua_config::take(config, "", 0)?)?;
+        let server = Server::parse(&config.redis.url)
+            .map_err(|error| ConfigError::new("redis.url", error.to_string()))?;
+        let plans = config.policies.iter().map(Plan::new).collect();
+        Ok(Self { config, server, plans, worker: RefCell::new(None), last_ticket: Cell::new(0) })
+    }
+
+    /// `start()`: `true`, or `nil, error`. Does nothing if the thread runs.
+    fn start(&self) -> (Option<bool>, Option<String>) {
+        let mut worker = self.worker.borrow_mut();
+        if worker.as_ref().is_some_and(Worker::runs_here) {
+            return (Some(true), None);
+        }
+        if let Some(stale) = worker.take()
+            && !stale.is_own()
+        {
+            // A parent's: its descriptors are shared with the thread there.
+            std::mem::forget(stale);
+        }
+        match Worker::start(&self.config, self.server.clone(), Arc::clone(&self.plans)) {
+            Ok(started) => {
+                *worker = Some(started);
+                (Some(true), None)
+            }
+            Err(error) => (None, Some(format!("the I/O thread cannot start: {error}"))),
+        }
+    }
+
+    /// `meet()`: the path of a socket that the pump connects to, or
+    /// `nil, error`.
+    fn meet(&self) -> (Option<String>, Option<String>) {
+        let worker = self.worker.borrow();
+        let Some(worker) = &*worker else {
+            return (None, Some("start() was not called".to_owned()));
+        };
+        match worker.meet(self.config.runtime_dir.as_deref()) {
+            Ok(path) => (Some(path), None),
+            Err(error) => (None, Some(format!("no socket in runtime_dir: {error}"))),
+        }
+    }
+
+    /// `submit(policy_index, source, value)`: a ticket, or `nil, reason`.
+    /// `source` is the index of the key template that gave the value, from 1;
+    /// 0 for a key given by the caller, -1 for the client's address.
+    fn submit(
+        &self,
+        (plan, source, value): (usize, i64, LuaString),
+    ) -> (Option<u64>, Option<&'static str>) {
+        let worker = self.worker.borrow();
+        let Some(worker) = &*worker else { return (None, Some("not_started")) };
+        if plan >= self.plans.len() {
+            return (None, Some("no_such_policy"));
+        }
+        let ticket = self.last_ticket.get() + 1;
+        self.last_ticket.set(ticket);
+        let ask = Ask {
+            ticket,
+            plan,
+            source: match source {
+                0 => Source::Given,
+                1.. => Source::Template(source as usize - 1),
+                _ => Source::Address,
+            },
+            value: Box::from(&*value.as_bytes()),
+            cost: 1,
+            deadline: Instant::now() + self.config.redis.timeout,
+        };
+        match worker.submit(ask) {
+            Ok(()) => (Some(ticket), None),
+            Err(refusal) => (None, Some(refusal.word())),
+        }
+    }
+
+    /// `next()`: the next answer that has come, as [`LuaAnswer`], or nil.
+    fn next(&self) -> Option<LuaAnswer> {
+        self.worker.borrow().as_ref()?.next_answer().map(LuaAnswer)
+    }
+
+    /// `notice()`: the next line for the error log as `is_error, text`, or nil.
+    fn notice(&self) -> Option<(bool, String)> {
+        let notice = self.worker.borrow().as_ref()?.next_notice()?;
+        Some((notice.severity == Severity::Error, notice.text))
+    }
+
+    /// `stats()`: the engine's share of them.
+    fn stats(&self, lua: &Lua) -> LuaResult<LuaTable> {
+        let stats = lua.create_table()?;
+        let worker = self.worker.borrow();
+        let Some(worker) = &*worker else {
+            stats.set("redis", "not_started")?;
+            return Ok(stats);
+        };
+        let health = worker.health();
+        stats.set("redis", health.link().word())?;
+        stats.set("queued", worker.queued())?;
+        stats.set("wakeups", worker.wakeups())?;
+        stats.set("batches", health.batches.load(Relaxed))?;
+        stats.set("batched", health.batched.load(Relaxed))?;
+        stats.set("connects", health.connects.load(Relaxed))?;
+        Ok(stats)
+    }
+
+    fn policy_name(&self, index: usize) -> &str {
+        self.config.policies.get(index).map_or("", |policy| &policy.name)
+    }
+}
+
+/// An answer as Lua takes it: `ticket, allowed, limit, remaining, retry_after,
+/// reset`, times in seconds, `retry_after` nil if there is none; or
+/// `ticket, nil, reason`.
+struct LuaAnswer(Answer);
+
+impl IntoLuaMulti for LuaAnswer {
+    fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
+        let Answer { ticket, outcome } = self.0;
+        let told = outcome.as_ref().map(|verdict| (verdict.allowed, verdict.tightest()));
+        match told {
+            Ok((allowed, Some(limit))) => {
+                let retry_after = match limit.wait {
+                    Wait::For(wait) => Some(wait.as_secs_f64()),
+                    Wait::None | Wait::Forever => None,
+                };
+                let reset = limit.reset.as_secs_f64();
+                (ticket, allowed, limit.limit, limit.remaining, retry_after, reset)
+                    .into_lua_multi(lua)
+            }
+            // A policy has limits, so a verdict has too; but an answer that
+            // says nothing must not become a decision.
+            Ok((_, None)) => (ticket, LuaNil, "malformed_reply").into_lua_multi(lua),
+            Err(failure) => (ticket, LuaNil, failure.word()).into_lua_multi(lua),
+        }
+    }
+}
+
+/// `fields(limit, remaining, retry_after, reset)`: the header texts, in that
+/// order, from a decision's numbers.
+fn fields(
+    (limit, remaining, retry_after, reset): (u64, u64, Option<f64>, f64),
+) -> (String, String, Option<String>, String) {
+    let wait = retry_after.map_or(Wait::None, |wait| Wait::For(seconds(wait)));
+    let fields = Fields::of(&Standing { limit, remaining, wait, reset: seconds(reset) });
+    (fields.limit, fields.remaining, fields.retry_after, fields.reset)
+}
+
+/// From Lua's seconds. They came from here, so they are in range; whatever
+/// else comes is no time at all.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+impl LuaUserData for Engine {
+    fn add_methods<M: LuaUserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("start", |_, engine, ()| Ok(engine.start()));
+        methods.add_method("meet", |_, engine, ()| Ok(engine.meet()));
+        methods.add_method("submit", |_, engine, request| Ok(engine.submit(request)));
+        methods.add_method("next", |lua, engine, ()| match engine.next() {
+            Some(answer) => answer.into_lua_multi(lua),
+            None => LuaNil.into_lua_multi(lua),
+        });
+        methods.add_method("notice", |lua, engine, ()| match engine.notice() {
+            Some(notice) => notice.into_lua_multi(lua),
+            None => LuaNil.into_lua_multi(lua),
+        });
+        methods.add_method("clear", |_, engine, ()| {
+            if let Some(worker) = &*engine.worker.borrow() {
+                worker.clear();
+            }
+            Ok(())
+        });
+        methods.add_method("ring", |_, engine, ()| {
+            if let Some(worker) = &*engine.worker.borrow() {
+                worker.ring();
+            }
+            Ok(())
+        });
+        methods.add_method("fields", |_, _, decision| Ok(fields(decision)));
+        methods.add_method(
+            "body",
+            |_, engine, (policy, status, retry_after): (usize, u16, Option<String>)| {
+                Ok(refusal_body(engine.policy_name(policy), status, retry_after.as_deref()))
+            },
+        );
+        methods.add_method("stats", |lua, engine, ()| engine.stats(lua));
+        methods.add_method("policies", |lua, engine, ()| {
+            policies::to_lua(lua, &engine.config.policies)
+        });
+        methods
+            .add_method("timeout", |_, engine, ()| Ok(engine.config.redis.timeout.as_secs_f64()));
+    }
+}

@@ -1,0 +1,33 @@
+//! The Lua module `weir_edge`: what `lua/resty/weir.lua` stands on.
+//!
+//! Every function is called on the nginx worker's only thread and returns at
+//! once. What can fail at run time is a return value (`nil, reason`); a Lua
+//! error is left to misuse.
+
+mod bell;
+mod engine;
+mod lua_config;
+mod policies;
+mod sys;
+mod worker;
+
+use mlua::prelude::*;
+
+use engine::Engine;
+
+/// `setup(config)`: `engine`, or `nil, error` for a configuration that is
+/// wrong, the error being one line that names the field.
+fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>)> {
+    Ok(match Engine::new(config) {
+        Ok(engine) => (Some(engine), None),
+        Err(error) => (None, Some(error.to_string())),
+    })
+}
+
+#[mlua::lua_module]
+fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
+    let module = lua.create_table()?;
+    module.set("version", env!("CARGO_PKG_VERSION"))?;
+    module.set("setup", lua.create_function(setup)?)?;
+    Ok(module)
+}

@@ -1,0 +1,194 @@
+//! One worker process's I/O thread, and the worker's ends of the queues to and
+//! from it.
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use tokio::sync::mpsc;
+use weir_core::Config;
+use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Notice, Outlet, Plan, Server};
+
+use crate::bell::{Bell, Meeting, Order, Rung};
+use crate::sys;
+
+/// How many log lines may wait for the pump. They tell of changes, so more
+/// than a few mean that nobody has read them for a long time.
+const MAX_NOTICES: usize = 64;
+
+/// A running thread and the ways to it. Dropping it lets the thread end by
+/// itself; nobody waits for it.
+pub(crate) struct Worker {
+    pid: u32,
+    thread: JoinHandle<()>,
+    asks: mpsc::Sender<Ask>,
+    orders: mpsc::UnboundedSender<Order>,
+    answers: Receiver<Vec<Answer>>,
+    /// The batch that is being handed out.
+    handing_out: RefCell<std::vec::IntoIter<Answer>>,
+    notices: Receiver<Notice>,
+    rung: Arc<Rung>,
+    health: Arc<Health>,
+}
+
+/// Why a request was not even queued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    QueueFull,
+    Unreachable,
+    /// The thread has ended, which it does only by a fault.
+    Stopped,
+}
+
+impl Refusal {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Refusal::QueueFull => "queue_full",
+            Refusal::Unreachable => "unreachable",
+            Refusal::Stopped => "stopped",
+        }
+    }
+}
+
+impl Worker {
+    /// Starts the thread. Only in a process that will not fork any more.
+    pub(crate) fn start(config: &Config, server: Server, plans: Arc<[Plan]>) -> io::Result<Self> {
+        let (ask_sender, asks) = mpsc::channel(config.redis.queue);
+        let (order_sender, orders) = mpsc::unbounded_channel();
+        let (answer_sender, answers) = channel();
+        let (notice_sender, notices) = sync_channel(MAX_NOTICES);
+        let rung = Arc::new(Rung::default());
+        let health = Arc::new(Health::default());
+
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            // Only names are looked up there, one at a time.
+            .max_blocking_threads(1)
+            .build()?;
+        let (prefix, timeout) = (config.redis.prefix.clone(), config.redis.timeout);
+        let (thread_rung, thread_health) = (Arc::clone(&rung), Arc::clone(&health));
+        let run = move || {
+            let bell = Rc::new(Bell::new(thread_rung));
+            let outlet =
+                Mail { answers: answer_sender, notices: notice_sender, bell: Rc::clone(&bell) };
+            let limiter = Limiter::new(server, &prefix, plans, timeout, outlet, thread_health);
+            runtime.block_on(async {
+                tokio::join!(limiter.run(asks), bell.serve(orders));
+            });
+            // A name look-up may hang in a thread of its own; nobody waits.
+            runtime.shutdown_background();
+        };
+        let thread = sys::spawn_without_signals(Builder::new().name("weir-io".to_owned()), run)?;
+        Ok(Self {
+            pid: std::process::id(),
+            thread,
+            asks: ask_sender,
+            orders: order_sender,
+            answers,
+            handing_out: RefCell::default(),
+            notices,
+            rung,
+            health,
+        })
+    }
+
+    /// Whether the thread runs, in this process.
+    pub(crate) fn runs_here(&self) -> bool {
+        self.is_own() && !self.thread.is_finished()
+    }
+
+    /// Whether this was started by this process and not by its parent.
+    pub(crate) fn is_own(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// Queues a request, or says at once why it will have no decision.
+    pub(crate) fn submit(&self, ask: Ask) -> Result<(), Refusal> {
+        let refused = match self.health.link() {
+            LinkState::Down => Refusal::Unreachable,
+            LinkState::Up | LinkState::Connecting => match self.asks.try_send(ask) {
+                Ok(()) => return Ok(()),
+                Err(mpsc::error::TrySendError::Full(_)) => Refusal::QueueFull,
+                Err(mpsc::error::TrySendError::Closed(_)) => Refusal::Stopped,
+            },
+        };
+        self.health.failed.fetch_add(1, Relaxed);
+        Err(refused)
+    }
+
+    /// Makes a place for the pump to connect to, and tells the thread.
+    pub(crate) fn meet(&self, runtime_dir: Option<&str>) -> io::Result<String> {
+        let meeting = Meeting::new(runtime_dir)?;
+        let path = meeting.path();
+        self.orders
+            .send(Order::Await(meeting))
+            .map_err(|_| io::Error::other("the I/O thread has ended"))?;
+        Ok(path)
+    }
+
+    /// Has the thread wake the pump.
+    pub(crate) fn ring(&self) {
+        // Without a thread the pump has been woken by the end of its socket.
+        let _ = self.orders.send(Order::Ring);
+    }
+
+    /// Before looking for answers: see [`crate::bell`].
+    pub(crate) fn clear(&self) {
+        self.rung.clear();
+    }
+
+    /// The next answer that has come.
+    pub(crate) fn next_answer(&self) -> Option<Answer> {
+        let mut batch = self.handing_out.borrow_mut();
+        loop {
+            if let Some(answer) = batch.next() {
+                return Some(answer);
+            }
+            *batch = self.answers.try_recv().ok()?.into_iter();
+        }
+    }
+
+    /// The next line for the log.
+    pub(crate) fn next_notice(&self) -> Option<Notice> {
+        self.notices.try_recv().ok()
+    }
+
+    /// Requests in the queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.asks.max_capacity() - self.asks.capacity()
+    }
+
+    pub(crate) fn wakeups(&self) -> u64 {
+        self.rung.wakeups()
+    }
+
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
+    }
+}
+
+/// The thread's end: puts things into the worker's queues and rings.
+struct Mail {
+    answers: Sender<Vec<Answer>>,
+    notices: SyncSender<Notice>,
+    bell: Rc<Bell>,
+}
+
+impl Outlet for Mail {
+    fn deliver(&self, answers: Vec<Answer>) {
+        // Fails only when the worker has dropped its end, and nobody waits.
+        let _ = self.answers.send(answers);
+        self.bell.ring();
+    }
+
+    fn notify(&self, notice: Notice) {
+        // A full queue loses the newest line: the oldest tells what began it.
+        let _ = self.notices.try_send(notice);
+        self.bell.ring();
+    }
+}

@@ -1,0 +1,240 @@
+//! A batch on the wire: requests to one script call, its reply to verdicts.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use thiserror::Error;
+use weir_core::decision::Wait;
+use weir_core::{Standing, Verdict};
+
+use crate::plan::{Ask, Plan};
+use crate::script;
+
+/// The arguments of one script call.
+pub struct Batch<'a> {
+    prefix: &'a str,
+    plans: &'a [Plan],
+    asks: &'a [Ask],
+    /// The clock, in microseconds since the Unix epoch; `None` for the
+    /// server's own.
+    now_us: Option<u64>,
+}
+
+/// How many requests may leave as one call. Bounds the time for which the
+/// script holds the server: about half a millisecond for this many.
+pub const MAX_BATCH: usize = 128;
+
+impl<'a> Batch<'a> {
+    /// A batch of these requests, whose plans are indices into `plans`.
+    pub fn new(prefix: &'a str, plans: &'a [Plan], asks: &'a [Ask]) -> Self {
+        Self { prefix, plans, asks, now_us: None }
+    }
+
+    /// The same, decided by a test's clock.
+    pub fn at(self, now_us: u64) -> Self {
+        Self { now_us: Some(now_us), ..self }
+    }
+
+    /// The call by the script's hash.
+    pub fn evalsha(&self) -> Cmd {
+        self.call("EVALSHA", script::hash())
+    }
+
+    /// The call that brings the script along.
+    pub fn eval(&self) -> Cmd {
+        self.call("EVAL", script::SOURCE)
+    }
+
+    fn call(&self, command: &str, script: &str) -> Cmd {
+        let keys: usize = self.asks.iter().map(|ask| self.plan(ask).limits().len()).sum();
+        let mut call = redis::cmd(command);
+        call.arg(script).arg(keys);
+        let mut scratch = Vec::with_capacity(128);
+        for ask in self.asks {
+            self.plan(ask).keys(self.prefix, ask.source, &ask.value, &mut scratch, |key| {
+                call.arg(key);
+            });
+        }
+        match self.now_us {
+            Some(now_us) => call.arg(now_us),
+            None => call.arg(""),
+        };
+        for ask in self.asks {
+            self.plan(ask).text(ask.cost, |text| {
+                call.arg(text);
+            });
+        }
+        call
+    }
+
+    fn plan(&self, ask: &Ask) -> &Plan {
+        &self.plans[ask.plan]
+    }
+}
+
+/// A reply that is not what the script's contract promises.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("the reply is not one of the decision script: {0}")]
+pub struct MalformedReply(&'static str);
+
+/// Takes a reply apart: for each request its verdict, or the error with which
+/// it alone failed.
+pub fn decode(
+    reply: Value,
+    plans: &[Plan],
+    asks: &[Ask],
+) -> Result<Vec<Result<Verdict, String>>, MalformedReply> {
+    let Value::Array(fields) = reply else { return Err(MalformedReply("not a list")) };
+    let mut fields = fields.into_iter();
+    let mut verdicts = Vec::with_capacity(asks.len());
+    for ask in asks {
+        verdicts.push(match integer(&mut fields)? {
+            -1 => Err(text(&mut fields)?),
+            allowed @ (0 | 1) => {
+                let limits = plans[ask.plan]
+                    .limits()
+                    .iter()
+                    .map(|&limit| standing(limit, &mut fields))
+                    .collect::<Result<Vec<_>, _>>()?;
+                let has_room = limits.iter().all(|limit| limit.wait.is_none());
+                if has_room != (allowed == 1) {
+                    return Err(MalformedReply("a decision and its waits contradict each other"));
+                }
+                Ok(Verdict { allowed: allowed == 1, limits })
+            }
+            _ => return Err(MalformedReply("an unknown outcome")),
+        });
+    }
+    match fields.next() {
+        None => Ok(verdicts),
+        Some(_) => Err(MalformedReply("it is too long")),
+    }
+}
+
+fn standing(
+    limit: u64,
+    fields: &mut impl Iterator<Item = Value>,
+) -> Result<Standing, MalformedReply> {
+    let remaining = unsigned(integer(fields)?)?;
+    if remaining > limit {
+        return Err(MalformedReply("more remains than the limit"));
+    }
+    let wait = match integer(fields)? {
+        0 => Wait::None,
+        -1 => Wait::Forever,
+        wait => Wait::For(Duration::from_micros(unsigned(wait)?)),
+    };
+    let reset = Duration::from_micros(unsigned(integer(fields)?)?);
+    Ok(Standing { limit, remaining, wait, reset })
+}
+
+fn unsigned(field: i64) -> Result<u64, MalformedReply> {
+    u64::try_from(field).map_err(|_| MalformedReply("a negative number"))
+}
+
+fn integer(fields: &mut impl Iterator<Item = Value>) -> Result<i64, MalformedReply> {
+    match fields.next() {
+        Some(Value::Int(number)) => Ok(number),
+        Some(_) => Err(MalformedReply("a field is not an integer")),
+        None => Err(MalformedReply("it is too short")),
+    }
+}
+
+fn text(fields: &mut impl Iterator<Item = Value>) -> Result<String, MalformedReply> {
+    match fields.next() {
+        Some(Value::BulkString(bytes)) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Some(Value::SimpleString(text)) => Ok(text),
+        Some(_) => Err(MalformedReply("an error is not a string")),
+        None => Err(MalformedReply("it is too short")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Source;
+    use std::time::Instant;
+    use weir_core::{Algorithm, KeyRule, Limit, OnError, Policy};
+
+    fn plans() -> Vec<Plan> {
+        vec![Plan::new(&Policy {
+            name: "api".to_owned(),
+            limits: vec![Limit {
+                algorithm: Algorithm::SlidingLog,
+                rate: "5/1s".parse().expect("a rate"),
+            }],
+            key: KeyRule::Function,
+            on_error: OnError::Open,
+            error_status: 503,
+        })]
+    }
+
+    fn asks(count: usize) -> Vec<Ask> {
+        let ask = |ticket| Ask {
+            ticket,
+            plan: 0,
+            source: Source::Given,
+            value: Box::from(&b"x"[..]),
+            cost: 1,
+            deadline: Instant::now(),
+        };
+        (0..count as u64).map(ask).collect()
+    }
+
+    fn reply(fields: &[i64]) -> Value {
+        Value::Array(fields.iter().map(|&field| Value::Int(field)).collect())
+    }
+
+    #[test]
+    fn a_call_names_the_keys_first_and_one_text_for_each_request() {
+        let call = Batch::new("weir", &plans(), &asks(1)).at(7).evalsha();
+        let key = "weir:{=x}:api:log:1s";
+        let expected = format!(
+            "*6\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n1\r\n${}\r\n{key}\r\n$1\r\n7\r\n$15\r\n1 log:5:1000000\r\n",
+            script::hash(),
+            key.len(),
+        );
+        assert_eq!(String::from_utf8(call.get_packed_command()).expect("ASCII"), expected);
+    }
+
+    #[test]
+    fn one_request_may_fail_without_the_others() {
+        let reply = Value::Array(vec![
+            Value::Int(1),
+            Value::Int(4),
+            Value::Int(0),
+            Value::Int(1_000_000),
+            Value::Int(-1),
+            Value::BulkString(b"WRONGTYPE no".to_vec()),
+            Value::Int(0),
+            Value::Int(0),
+            Value::Int(250),
+            Value::Int(250),
+        ]);
+        let verdicts = decode(reply, &plans(), &asks(3)).expect("well formed");
+        assert!(verdicts[0].as_ref().is_ok_and(|verdict| verdict.allowed));
+        assert_eq!(verdicts[1], Err("WRONGTYPE no".to_owned()));
+        let refused = verdicts[2].as_ref().expect("a verdict");
+        assert!(!refused.allowed);
+        assert_eq!(refused.limits[0].wait, Wait::For(Duration::from_micros(250)));
+    }
+
+    #[test]
+    fn whatever_else_comes_is_malformed_and_never_a_decision() {
+        for (fields, why) in [
+            (&[][..], "it is too short"),
+            (&[1, 4, 0], "it is too short"),
+            (&[1, 4, 0, 9, 1], "it is too long"),
+            (&[2, 4, 0, 9], "an unknown outcome"),
+            (&[1, -1, 0, 9], "a negative number"),
+            (&[1, 6, 0, 9], "more remains than the limit"),
+            (&[0, 0, -2, 9], "a negative number"),
+            (&[1, 0, 5, 9], "a decision and its waits contradict each other"),
+            (&[0, 1, 0, 9], "a decision and its waits contradict each other"),
+        ] {
+            let error = decode(reply(fields), &plans(), &asks(1));
+            assert_eq!(error, Err(MalformedReply(why)), "{fields:?}");
+        }
+        assert_eq!(decode(Value::Nil, &plans(), &asks(1)), Err(MalformedReply("not a list")));
+    }
+}

@@ -1,0 +1,23 @@
+//! How Redis decides: requests become batches ([`batch`]), a batch is one call
+//! of one script ([`script`]) over one kept-alive, pipelined connection
+//! ([`server`], [`link`]), and every request gets exactly one answer
+//! ([`limiter`]), whatever becomes of Redis meanwhile.
+//!
+//! Nothing here knows Lua or nginx.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod error;
+mod limiter;
+mod link;
+mod places;
+pub mod plan;
+pub mod script;
+mod server;
+
+pub use batch::{Batch, MalformedReply, decode};
+pub use error::Failure;
+pub use limiter::{Answer, Health, Limiter, LinkState, Notice, Outlet, Severity};
+pub use plan::{Ask, Plan, Source};
+pub use server::{Server, UrlError};

@@ -1,0 +1,337 @@
+//! The limiter: takes requests from a queue, answers every one of them.
+//!
+//! One task, on one thread. While the connection is up, whatever has queued
+//! when a place is free leaves as one batch ([`crate::places`]). While it is
+//! being brought up, requests wait as long as their deadline allows. Once that
+//! has failed they are answered at once, until a connection is there again.
+//!
+//! A batch is sent once. Only `NOSCRIPT`, by which Redis says that it ran
+//! nothing, is followed by sending the same batch again: what may have been
+//! charged is never charged twice.
+
+mod flight;
+mod health;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+use weir_core::Verdict;
+
+use crate::batch::{self, MAX_BATCH};
+use crate::error::{self, Failure, Remedy, printable};
+use crate::link::{Event, Link};
+use crate::places::Places;
+use crate::plan::{Ask, Plan};
+use crate::server::Server;
+
+use flight::{Flight, Landed};
+pub use health::{Health, LinkState};
+
+/// The answer to the request of this ticket.
+#[derive(Debug)]
+pub struct Answer {
+    /// The [`Ask`]'s ticket.
+    pub ticket: u64,
+    /// The decision, or why there is none.
+    pub outcome: Result<Verdict, Failure>,
+}
+
+/// How bad a [`Notice`] is, in nginx's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// As it should be.
+    Notice,
+    /// Limits are not enforced, or only by `on_error`.
+    Error,
+}
+
+/// A line for the log: what changed, never what one request met.
+#[derive(Debug)]
+pub struct Notice {
+    /// How bad it is.
+    pub severity: Severity,
+    /// One line.
+    pub text: String,
+}
+
+/// Where answers and notices go. Called on the limiter's thread; must not
+/// block.
+pub trait Outlet {
+    /// Takes a batch of answers.
+    fn deliver(&self, answers: Vec<Answer>);
+    /// Takes a log line.
+    fn notify(&self, notice: Notice);
+}
+
+/// How often at most error replies are logged.
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
+
+/// See the module's documentation.
+pub struct Limiter<O> {
+    prefix: Arc<str>,
+    plans: Arc<[Plan]>,
+    /// How long requests wait for a connection that is being brought up.
+    patience: Duration,
+    outlet: O,
+    health: Arc<Health>,
+    link: Link,
+    places: Places,
+    flights: JoinSet<Landed>,
+    /// Until when requests wait for the connection, while it is not there.
+    hope_until: Instant,
+    /// Since when Redis has been away, once that was logged, and how many
+    /// requests had failed by then.
+    away: Option<(Instant, u64)>,
+    /// Whether the next decision, and not the next connection, ends `away`.
+    unproven: bool,
+    quiet_until: Option<Instant>,
+}
+
+impl<O: Outlet> Limiter<O> {
+    /// A limiter that decides by `plans` at `server`, under keys that begin
+    /// with `prefix`; `deadline` is how long a request may take.
+    pub fn new(
+        server: Server,
+        prefix: &str,
+        plans: Arc<[Plan]>,
+        deadline: Duration,
+        outlet: O,
+        health: Arc<Health>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            prefix: prefix.into(),
+            plans,
+            patience: deadline,
+            outlet,
+            health,
+            link: Link::new(server, deadline),
+            places: Places::new(now),
+            flights: JoinSet::new(),
+            hope_until: now + deadline,
+            away: None,
+            unproven: false,
+            quiet_until: None,
+        }
+    }
+
+    /// Serves until the queue is closed and empty. Must run within a tokio
+    /// runtime with I/O and time.
+    pub async fn run(mut self, mut queue: Receiver<Ask>) {
+        self.link.reconnect(false);
+        let mut asks = Vec::with_capacity(MAX_BATCH);
+        loop {
+            let state = self.health.link();
+            let takes = match state {
+                LinkState::Up => self.flights.len() < self.places.count(),
+                LinkState::Connecting => false,
+                LinkState::Down => true,
+            };
+            tokio::select! {
+                biased;
+                Some(landed) = self.flights.join_next(), if !self.flights.is_empty() => {
+                    match landed {
+                        Ok(landed) => self.land(landed),
+                        Err(error) => std::panic::resume_unwind(error.into_panic()),
+                    }
+                }
+                event = self.link.event() => self.link_event(event),
+                () = sleep_until(self.hope_until.into()), if state == LinkState::Connecting => {
+                    self.give_up_hope(format!("no answer within {:?}", self.patience));
+                }
+                taken = queue.recv_many(&mut asks, MAX_BATCH), if takes => {
+                    if taken == 0 {
+                        break;
+                    }
+                    match state {
+                        LinkState::Down => self.fail(asks.drain(..), Failure::Unreachable),
+                        _ => self.send(&mut asks),
+                    }
+                }
+            }
+        }
+        while let Some(Ok(landed)) = self.flights.join_next().await {
+            self.land(landed);
+        }
+    }
+
+    fn send(&mut self, asks: &mut Vec<Ask>) {
+        let now = Instant::now();
+        // Whoever asked has given up on these; they are not charged.
+        self.fail(asks.extract_if(.., |ask| ask.deadline <= now), Failure::Timeout);
+        let (Some(deadline), Some(connection)) =
+            (asks.iter().map(|ask| ask.deadline).max(), self.link.connection.clone())
+        else {
+            return;
+        };
+        let asks = std::mem::replace(asks, Vec::with_capacity(MAX_BATCH));
+        self.health.batches.fetch_add(1, Relaxed);
+        self.health.batched.fetch_add(asks.len() as u64, Relaxed);
+        let flight = Flight {
+            connection,
+            generation: self.link.generation(),
+            prefix: Arc::clone(&self.prefix),
+            plans: Arc::clone(&self.plans),
+            asks,
+            deadline,
+        };
+        self.flights.spawn(flight.fly());
+    }
+
+    fn land(&mut self, landed: Landed) {
+        let Landed { generation, asks, round_trip, reply } = landed;
+        let current = generation == self.link.generation();
+        match reply {
+            Ok(reply) => {
+                self.places.measured(round_trip, Instant::now());
+                match batch::decode(reply, &self.plans, &asks) {
+                    Ok(verdicts) => self.answer(asks, verdicts, current),
+                    Err(error) => {
+                        self.complain(&error.to_string());
+                        self.fail(asks.into_iter(), Failure::Malformed);
+                    }
+                }
+            }
+            Err(None) => {
+                self.fail(asks.into_iter(), Failure::Timeout);
+                if current {
+                    // A late reply must meet nobody: not pooled, closed.
+                    self.lose(format!("no answer within {:?}", self.patience), false);
+                }
+            }
+            Err(Some(error)) => {
+                let text = printable(&error.to_string());
+                match error::remedy_for(&error) {
+                    Remedy::Reconnect => {
+                        let lost = error.is_unrecoverable_error() || error.is_io_error();
+                        let why = if lost { Failure::Unreachable } else { Failure::Refused };
+                        self.fail(asks.into_iter(), why);
+                        if current {
+                            self.lose(text, !lost);
+                        }
+                    }
+                    // A server that does not know a script it was just sent.
+                    Remedy::BringScript | Remedy::GiveUp => {
+                        self.fail(asks.into_iter(), Failure::Refused);
+                        self.complain(&text);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, asks: Vec<Ask>, verdicts: Vec<Result<Verdict, String>>, current: bool) {
+        let mut refusal = None;
+        let mut decided = false;
+        let answers: Vec<Answer> = asks
+            .iter()
+            .zip(verdicts)
+            .map(|(ask, verdict)| {
+                let outcome = verdict.map_err(|error| {
+                    refusal = Some(error);
+                    Failure::Refused
+                });
+                decided |= outcome.is_ok();
+                Answer { ticket: ask.ticket, outcome }
+            })
+            .collect();
+        let failed = answers.iter().filter(|answer| answer.outcome.is_err()).count();
+        self.health.failed.fetch_add(failed as u64, Relaxed);
+        self.outlet.deliver(answers);
+        if decided && current {
+            self.link.proven();
+            self.back();
+        }
+        if let Some(error) = refusal {
+            let text = printable(&error);
+            if error::remedy(error::code(&error)) == Remedy::Reconnect && current {
+                self.lose(text, true);
+            } else {
+                self.complain(&text);
+            }
+        }
+    }
+
+    fn fail(&self, asks: impl Iterator<Item = Ask>, failure: Failure) {
+        let answers: Vec<Answer> =
+            asks.map(|ask| Answer { ticket: ask.ticket, outcome: Err(failure) }).collect();
+        if !answers.is_empty() {
+            self.health.failed.fetch_add(answers.len() as u64, Relaxed);
+            self.outlet.deliver(answers);
+        }
+    }
+
+    fn link_event(&mut self, event: Event) {
+        match event {
+            Event::Connected(_) => {
+                self.health.connects.fetch_add(1, Relaxed);
+                self.health.set_link(LinkState::Up);
+                if !self.unproven {
+                    self.back();
+                }
+            }
+            Event::AttemptFailed(problem) => self.give_up_hope(problem),
+            Event::Lost => self.lose("the connection was closed".to_owned(), false),
+        }
+    }
+
+    /// The connection is of no more use. `by_reply`: because of what the
+    /// server said on it, so that connecting again proves nothing.
+    fn lose(&mut self, why: String, by_reply: bool) {
+        self.announce_away(&format!("lost: {why}"));
+        self.unproven = by_reply;
+        self.link.reconnect(by_reply);
+        if by_reply {
+            self.health.set_link(LinkState::Down);
+        } else {
+            self.hope_until = Instant::now() + self.patience;
+            self.health.set_link(LinkState::Connecting);
+        }
+    }
+
+    fn give_up_hope(&mut self, why: String) {
+        self.health.set_link(LinkState::Down);
+        self.announce_away(&format!("unreachable: {why}"));
+    }
+
+    fn announce_away(&mut self, what: &str) {
+        if self.away.is_none() {
+            self.away = Some((Instant::now(), self.health.failed.load(Relaxed)));
+            let text =
+                format!("redis {} {what}; on_error decides until it is back", self.link.server());
+            self.outlet.notify(Notice { severity: Severity::Error, text });
+        }
+    }
+
+    fn back(&mut self) {
+        self.unproven = false;
+        if let Some((since, failed_before)) = self.away.take() {
+            let text = format!(
+                "redis {} is back after {:.1} s; on_error decided {} requests meanwhile",
+                self.link.server(),
+                since.elapsed().as_secs_f64(),
+                self.health.failed.load(Relaxed) - failed_before,
+            );
+            self.outlet.notify(Notice { severity: Severity::Notice, text });
+        }
+    }
+
+    /// Logs an error reply, unless one was logged a moment ago.
+    fn complain(&mut self, what: &str) {
+        let now = Instant::now();
+        if self.quiet_until.is_none_or(|until| now >= until) {
+            self.quiet_until = Some(now + COMPLAINT_PAUSE);
+            let text = format!(
+                "redis {} answers with an error: {what}; on_error decides \
+                 (told at most every {} s)",
+                self.link.server(),
+                COMPLAINT_PAUSE.as_secs(),
+            );
+            self.outlet.notify(Notice { severity: Severity::Error, text });
+        }
+    }
+}

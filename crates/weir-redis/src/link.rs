@@ -1,0 +1,174 @@
+//! The connection's life: lost, tried again with patience, found again.
+
+use std::time::Duration;
+
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::error::printable;
+use crate::server::Server;
+
+/// The least that an attempt to connect may take, name resolution included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// With an attempt every second at the latest, limits are back within two
+/// seconds of Redis.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the link reports.
+pub(crate) enum Event {
+    /// A connection, ready for calls.
+    Connected(MultiplexedConnection),
+    /// An attempt failed; the next one follows by itself.
+    AttemptFailed(String),
+    /// The connection of this link ended.
+    Lost,
+}
+
+/// A link to a server that is up, or being brought up.
+pub(crate) struct Link {
+    server: Server,
+    attempt_timeout: Duration,
+    pub(crate) connection: Option<MultiplexedConnection>,
+    /// Counts the connections: news of an earlier one is no news.
+    generation: u64,
+    events: UnboundedReceiver<(u64, Event)>,
+    report: UnboundedSender<(u64, Event)>,
+    pause: Duration,
+}
+
+impl Link {
+    pub(crate) fn new(server: Server, deadline: Duration) -> Self {
+        let (report, events) = unbounded_channel();
+        Self {
+            server,
+            attempt_timeout: deadline.max(CONNECT_TIMEOUT),
+            connection: None,
+            generation: 0,
+            events,
+            report,
+            pause: FIRST_PAUSE,
+        }
+    }
+
+    pub(crate) fn server(&self) -> &str {
+        self.server.name()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Drops the connection, if any, with whatever is under way on it, and
+    /// connects anew, at once or after a pause.
+    pub(crate) fn reconnect(&mut self, pause_first: bool) {
+        self.connection = None;
+        self.generation += 1;
+        let first_pause = if pause_first { self.next_pause() } else { Duration::ZERO };
+        let connector = Connector {
+            server: self.server.clone(),
+            attempt_timeout: self.attempt_timeout,
+            generation: self.generation,
+            report: self.report.clone(),
+        };
+        tokio::spawn(connector.run(first_pause));
+    }
+
+    /// Forgets earlier failures: a decision succeeded.
+    pub(crate) fn proven(&mut self) {
+        self.pause = FIRST_PAUSE;
+    }
+
+    /// The next event of the present generation.
+    pub(crate) async fn event(&mut self) -> Event {
+        loop {
+            // The link holds a sender itself, so the channel never closes.
+            if let Some((generation, event)) = self.events.recv().await
+                && generation == self.generation
+            {
+                if let Event::Connected(connection) = &event {
+                    self.connection = Some(connection.clone());
+                }
+                return event;
+            }
+        }
+    }
+
+    fn next_pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+/// One task that tries until it has a connection.
+struct Connector {
+    server: Server,
+    attempt_timeout: Duration,
+    generation: u64,
+    report: UnboundedSender<(u64, Event)>,
+}
+
+impl Connector {
+    async fn run(self, first_pause: Duration) {
+        sleep(first_pause).await;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let begun = Instant::now();
+            let problem = match timeout(self.attempt_timeout, self.attempt()).await {
+                Ok(Ok(connection)) => {
+                    self.tell(Event::Connected(connection));
+                    return;
+                }
+                Ok(Err(error)) => printable(&error.to_string()),
+                Err(_) => format!("no answer within {:?}", self.attempt_timeout),
+            };
+            if !self.tell(Event::AttemptFailed(problem)) {
+                return;
+            }
+            sleep(jittered(pause).saturating_sub(begun.elapsed())).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn attempt(&self) -> Result<MultiplexedConnection, RedisError> {
+        let (report, generation) = (self.report.clone(), self.generation);
+        self.server
+            .connect(move || {
+                // Fails only when the limiter itself has ended.
+                let _ = report.send((generation, Event::Lost));
+            })
+            .await
+    }
+
+    /// Whether there is still somebody to tell.
+    fn tell(&self, event: Event) -> bool {
+        self.report.send((self.generation, event)).is_ok()
+    }
+}
+
+/// A pause of 75 to 100 %, so that many workers do not knock at once.
+fn jittered(pause: Duration) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    // RandomState is seeded anew for each instance: random enough to spread
+    // attempts, without a dependency.
+    let random = RandomState::new().hash_one(0u8) % 256;
+    pause.mul_f64(1.0 - random as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_spread_over_its_last_quarter() {
+        let pause = Duration::from_millis(1_000);
+        let pauses: Vec<_> = (0..100).map(|_| jittered(pause)).collect();
+        assert!(pauses.iter().all(|&p| p > pause.mul_f64(0.75) && p <= pause));
+        assert!(pauses.iter().any(|&p| p != pauses[0]));
+    }
+}

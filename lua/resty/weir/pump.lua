@@ -1,0 +1,258 @@
+-- The pump: one light thread in each worker that carries answers from the I/O
+-- thread to the requests that wait for them.
+--
+-- It sleeps in a read of a Unix socket; the I/O thread writes a byte when
+-- there is something to carry. It only receives. A timer's memory is freed
+-- when the timer ends, so after many wake-ups it hands over to a new one.
+
+local semaphore = require "ngx.semaphore"
+
+local tcp = ngx.socket.tcp
+local timer_at = ngx.timer.at
+local now = ngx.now
+local log = ngx.log
+local ERR, NOTICE = ngx.ERR, ngx.NOTICE
+local new_semaphore = semaphore.new
+local pairs = pairs
+local pcall = pcall
+local tostring = tostring
+
+
+local _M = {}
+
+
+-- In milliseconds, the longest that a cosocket takes: nothing to read is the
+-- normal state, and each timeout is a line in the log.
+local READ_TIMEOUT = 2147483647
+local CONNECT_TIMEOUT = 1000
+
+local WAKE_UPS = 100000
+
+-- In seconds. When the worker is to exit, nginx fires this timer at once.
+local SENTINEL = 86400
+
+-- In seconds: how long a timer may take to run before it is taken to have been
+-- refused (lua_max_running_timers), and how long to leave a failed pump alone.
+local PATIENCE = 1
+
+
+local engine
+
+-- Ticket to waiter, for every request that waits.
+local waiters = {}
+local waiting = 0
+
+-- A pump is "on" once its timer runs; "starting" before, since `changed`; and
+-- "off" if it ended, at `changed`.
+local state = "off"
+local changed = -PATIENCE
+local doubtful = false
+local broken = false
+
+-- Whether the worker has been told to exit.
+local leaving = false
+
+
+local function settle(ticket, allowed, limit, remaining, retry_after, reset)
+    local waiter = waiters[ticket]
+    if not waiter then
+        -- It gave up: its client was answered by on_error.
+        return
+    end
+    waiters[ticket] = nil
+    waiting = waiting - 1
+
+    waiter.done = true
+    waiter.allowed = allowed
+    if allowed == nil then
+        waiter.reason = limit
+    else
+        waiter.limit = limit
+        waiter.remaining = remaining
+        waiter.retry_after = retry_after
+        waiter.reset = reset
+    end
+    waiter.semaphore:post()
+end
+
+
+local function settle_next(ticket, ...)
+    if not ticket then
+        return false
+    end
+    settle(ticket, ...)
+    return true
+end
+
+
+-- Carries all that has come.
+local function drain()
+    engine:clear()
+    while settle_next(engine:next()) do end
+
+    local is_error, text = engine:notice()
+    while text do
+        log(is_error and ERR or NOTICE, "weir: ", text)
+        is_error, text = engine:notice()
+    end
+end
+
+
+local function fail_all(reason)
+    for ticket in pairs(waiters) do
+        settle(ticket, nil, reason)
+    end
+end
+
+
+local function connect()
+    local path, err = engine:meet()
+    if not path then
+        return nil, err
+    end
+    local sock
+    sock, err = tcp()
+    if not sock then
+        return nil, err
+    end
+    sock:settimeouts(CONNECT_TIMEOUT, CONNECT_TIMEOUT, READ_TIMEOUT)
+    local ok
+    ok, err = sock:connect("unix:" .. path)
+    if not ok then
+        return nil, err
+    end
+    return sock
+end
+
+
+-- Serves until it hands over (true), has nothing more to do at the worker's
+-- exit (false), or cannot go on (nil, error).
+local function serve()
+    local sock, err = connect()
+    if not sock then
+        return nil, err
+    end
+
+    for _ = 1, WAKE_UPS do
+        drain()
+        if leaving and waiting == 0 then
+            sock:close()
+            return false
+        end
+        if broken then
+            broken = false
+            log(NOTICE, "weir: the pump runs again")
+        end
+        local bytes
+        bytes, err = sock:receiveany(64)
+        if not bytes and err ~= "timeout" then
+            drain()
+            sock:close()
+            return nil, "the I/O thread has ended (" .. err .. ")"
+        end
+    end
+
+    sock:close()
+    return true
+end
+
+
+local function run()
+    state, doubtful = "on", false
+    local ok, again, err = pcall(serve)
+    state, changed = "off", now()
+
+    if not ok or again == nil then
+        -- Requests go to on_error until one of them, a moment later, has
+        -- started another pump that stays.
+        if not broken then
+            broken = true
+            log(ERR, "weir: the pump stopped: ", tostring(ok and err or again))
+        end
+        fail_all("no_pump")
+        return
+    end
+
+    changed = -PATIENCE
+    if again then
+        _M.ensure()
+    end
+end
+
+
+-- Whether there is a pump to carry an answer, after starting one if need be.
+function _M.ensure()
+    if state == "on" then
+        return true
+    end
+
+    local time = now()
+    if time - changed >= PATIENCE then
+        doubtful = state == "starting" or broken
+        local ok, err = engine:start()
+        if ok then
+            ok, err = timer_at(0, run)
+        end
+        if not ok then
+            state, changed = "off", time
+            return nil, err
+        end
+        state, changed = "starting", time
+    end
+    return state == "starting" and not doubtful
+end
+
+
+local function sentinel(premature)
+    if not premature then
+        timer_at(SENTINEL, sentinel)
+        return
+    end
+    leaving = true
+    engine:ring()
+end
+
+
+-- Starts the I/O thread, the pump, and what ends it with the worker.
+function _M.start(configured)
+    engine = configured
+    local ok, err = _M.ensure()
+    if not ok then
+        return nil, err
+    end
+    return timer_at(SENTINEL, sentinel)
+end
+
+
+-- Waits up to `timeout` seconds for the answer of this ticket. Returns a
+-- waiter with `done`, `allowed` and what came with it; not `done` means that
+-- nothing came.
+function _M.wait(ticket, timeout)
+    local waiter = { semaphore = new_semaphore(0), done = false }
+    if not waiter.semaphore then
+        return waiter
+    end
+    waiters[ticket] = waiter
+    waiting = waiting + 1
+
+    waiter.semaphore:wait(timeout)
+
+    if not waiter.done then
+        -- The answer may have come while the worker was busy elsewhere.
+        drain()
+        if not waiter.done then
+            waiters[ticket] = nil
+            waiting = waiting - 1
+        end
+    end
+    return waiter
+end
+
+
+-- How many requests wait.
+function _M.waiting()
+    return waiting
+end
+
+
+return _M
