@@ -93,6 +93,11 @@ impl SlidingLog {
         Standing { remaining: before.remaining - cost, reset: rate.window(), ..before }
     }
 
+    /// When the last unit was recorded, by this log's time.
+    pub fn newest(&self) -> Option<Timestamp> {
+        self.entries.last().copied()
+    }
+
     /// Units recorded and not yet forgotten, whether they still count or not.
     pub fn len(&self) -> usize {
         self.entries.len()

@@ -1,0 +1,48 @@
+# Weir. `make help` explains the targets.
+
+PREFIX ?= /usr/local/openresty/site
+CARGO  ?= cargo
+STAGE  := target/stage
+LIBRARY := target/release/libweir_edge.so
+
+export CARGO
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check build install bench clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing for run, test and bench (Debian packages)
+	@./setup.sh
+
+run: setup stage ## Start Redis and nginx with nginx/nginx.conf on port 8080; Ctrl-C stops both
+	@./run.sh
+
+test: setup stage ## Run every test, on a real nginx and a real Redis
+	$(CARGO) test --workspace --locked -- --test-threads=1
+
+check: ## Check formatting, lints, the Lua files and docker-compose.yml
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@./check.sh
+
+build: ## Build the library
+	$(CARGO) build --release --locked -p weir-edge
+
+install: build ## Install into $(PREFIX)/lualib (set PREFIX=DIR)
+	install -d '$(PREFIX)/lualib/resty/weir'
+	install -m 644 lua/resty/weir.lua '$(PREFIX)/lualib/resty/'
+	install -m 644 lua/resty/weir/*.lua '$(PREFIX)/lualib/resty/weir/'
+	# A new file each time: running workers have the old one mapped.
+	install -m 755 $(LIBRARY) '$(PREFIX)/lualib/weir_edge.so'
+
+.PHONY: stage
+stage:
+	@$(MAKE) --no-print-directory install PREFIX='$(CURDIR)/$(STAGE)'
+
+bench: setup stage ## Compare with no limiter and with a Lua glue, side by side
+	$(CARGO) run --release --locked -p weir-tests --bin bench
+
+clean: ## Remove everything built
+	$(CARGO) clean

@@ -1,0 +1,47 @@
+//! Real servers for the tests: started on free ports, stopped on drop.
+//!
+//! From the environment: `NGINX`, the nginx to run (default `nginx`);
+//! `LUALIB`, a directory of Lua libraries to look in first (default: Weir as
+//! `make test` installed it, then nginx's own path); `REDIS_SERVER`, the Redis
+//! to run (default `redis-server`).
+
+pub mod client;
+pub mod nginx;
+pub mod process;
+pub mod redis_server;
+pub mod script;
+
+pub use client::{Answer, Client};
+pub use nginx::{Conf, Nginx};
+pub use redis_server::Redis;
+
+use std::time::{Duration, Instant};
+
+/// Waits until `condition` holds; panics after `limit`, naming what was
+/// waited for.
+pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    begun.elapsed()
+}
+
+/// Runs `work(index)` on `threads` threads that begin together; returns what
+/// they return.
+pub fn in_parallel<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let start = std::sync::Barrier::new(threads);
+    std::thread::scope(|scope| {
+        let (start, work) = (&start, &work);
+        let running: Vec<_> = (0..threads)
+            .map(|index| {
+                scope.spawn(move || {
+                    start.wait();
+                    work(index)
+                })
+            })
+            .collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}

@@ -1,0 +1,341 @@
+//! An nginx of the test's own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::process::{self, free_port};
+use crate::{Client, wait_until};
+
+/// What a test's nginx.conf says.
+#[derive(Clone)]
+pub struct Conf {
+    /// The argument of `setup`: a Lua table.
+    pub setup: String,
+    /// The server block's locations.
+    pub locations: String,
+    /// Directives of the main context.
+    pub main: String,
+    /// Directives of the http context.
+    pub http: String,
+    /// Lua behind `start()` in init_worker.
+    pub init_worker: String,
+    /// Worker processes.
+    pub workers: u32,
+}
+
+impl Conf {
+    /// A configuration with these policies (Lua fields) on this Redis.
+    pub fn new(redis_url: &str, policies: &str) -> Self {
+        Self::with_setup(&format!(
+            "{{ redis = {{ url = \"{redis_url}\" }}, policies = {{ {policies} }} }}"
+        ))
+    }
+
+    /// A configuration with this argument of `setup`.
+    pub fn with_setup(setup: &str) -> Self {
+        Self {
+            setup: setup.to_owned(),
+            locations: String::new(),
+            main: String::new(),
+            http: String::new(),
+            init_worker: String::new(),
+            workers: 1,
+        }
+    }
+
+    /// With a location that is limited and answers `ok`.
+    pub fn limited(self, path: &str, policy: &str) -> Self {
+        self.access(path, &format!("require(\"resty.weir\").access(\"{policy}\")"))
+    }
+
+    /// With a location that runs this in its access phase and answers `ok`.
+    pub fn access(mut self, path: &str, lua: &str) -> Self {
+        self.locations.push_str(&format!(
+            "location {path} {{ access_by_lua_block {{ {lua} }} \
+             content_by_lua_block {{ ngx.print(\"ok\") }} }}\n"
+        ));
+        self
+    }
+
+    /// With a location that answers with what this Lua prints.
+    pub fn content(mut self, path: &str, lua: &str) -> Self {
+        self.locations
+            .push_str(&format!("location {path} {{ content_by_lua_block {{ {lua} }} }}\n"));
+        self
+    }
+
+    /// With `/stats`: a line `name=value` for each of `stats()`.
+    pub fn stats(self) -> Self {
+        self.content(
+            "/stats",
+            r#"
+            local function say(prefix, fields)
+                for name, value in pairs(fields) do
+                    if type(value) == "table" then
+                        say(name .. ".", value)
+                    else
+                        ngx.say(prefix, name, "=", value)
+                    end
+                end
+            end
+            say("", require("resty.weir").stats())"#,
+        )
+    }
+
+    /// With any other location or directive of the server block.
+    pub fn server(mut self, text: &str) -> Self {
+        self.locations.push_str(text);
+        self.locations.push('\n');
+        self
+    }
+
+    /// With this many workers.
+    pub fn workers(self, workers: u32) -> Self {
+        Self { workers, ..self }
+    }
+
+    fn text(&self, port: u16) -> String {
+        let Self { setup, locations, main, http, init_worker, workers } = self;
+        let modules = &*MODULES;
+        let (lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
+        format!(
+            r#"{modules}
+            daemon off;
+            worker_processes {workers};
+            pid nginx.pid;
+            error_log error.log notice;
+            {main}
+            events {{ worker_connections 4096; }}
+            http {{
+                access_log off;
+                client_body_temp_path body;
+                proxy_temp_path proxy;
+                fastcgi_temp_path fastcgi;
+                uwsgi_temp_path uwsgi;
+                scgi_temp_path scgi;
+                keepalive_requests 1000000;
+                lua_package_path "{lua_path};;";
+                lua_package_cpath "{lua_cpath};;";
+                init_by_lua_block {{ require("resty.weir").setup({setup}) }}
+                init_worker_by_lua_block {{ require("resty.weir").start() {init_worker} }}
+                {http}
+                server {{
+                    listen 127.0.0.1:{port} backlog=4096;
+                    location = /plain {{ content_by_lua_block {{ ngx.print("plain") }} }}
+                    {locations}
+                }}
+            }}"#
+        )
+    }
+}
+
+/// A running nginx; stopped on drop.
+pub struct Nginx {
+    dir: TempDir,
+    child: Child,
+    port: u16,
+}
+
+impl Nginx {
+    /// Starts it, and waits until it answers.
+    pub fn start(conf: &Conf) -> Self {
+        let (dir, port) = (prefix(), free_port());
+        write(&dir, conf, port);
+        let child = command(dir.path()).spawn().expect("nginx starts");
+        let mut nginx = Self { dir, child, port };
+        let client = nginx.client();
+        wait_until("nginx answers", Duration::from_secs(10), || {
+            if let Ok(Some(status)) = nginx.child.try_wait() {
+                panic!("nginx ended with {status}: {}", nginx.error_log());
+            }
+            client.try_ask("GET", "/plain", &[]).is_ok()
+        });
+        nginx
+    }
+
+    /// Starts it with a configuration that it must refuse; returns its error
+    /// log.
+    pub fn refuse(conf: &Conf) -> String {
+        let (dir, port) = (prefix(), free_port());
+        write(&dir, conf, port);
+        let mut child = command(dir.path()).spawn().expect("nginx starts");
+        let ended = process::ends_within(&mut child, Duration::from_secs(10));
+        if !ended {
+            process::end(&mut child, libc::SIGKILL);
+        }
+        let log = read(&dir.path().join("error.log"));
+        assert!(ended, "nginx took the configuration; its log: {log}");
+        log
+    }
+
+    /// Writes another configuration and reloads; does not wait.
+    pub fn reload(&self, conf: &Conf) {
+        write(&self.dir, conf, self.port);
+        process::signal(self.child.id(), libc::SIGHUP);
+    }
+
+    /// The same, until the old workers are gone.
+    pub fn reload_and_wait(&self, conf: &Conf) {
+        let old = self.workers();
+        self.reload(conf);
+        wait_until("the old workers have left", Duration::from_secs(20), || {
+            !old.iter().any(|&pid| process::runs(pid))
+        });
+        self.wait_for_workers(conf.workers as usize);
+    }
+
+    /// Waits until there are this many workers.
+    pub fn wait_for_workers(&self, count: usize) {
+        wait_until("all workers run", Duration::from_secs(10), || self.workers().len() == count);
+    }
+
+    /// Tells it to quit, and waits for the end: how long that took.
+    pub fn quit(&mut self, limit: Duration) -> Duration {
+        process::signal(self.child.id(), libc::SIGQUIT);
+        let child = &mut self.child;
+        wait_until("nginx has quit", limit, || matches!(child.try_wait(), Ok(Some(_))))
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The master.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The worker processes.
+    pub fn workers(&self) -> Vec<u32> {
+        process::children(self.child.id())
+            .into_iter()
+            .filter(|&pid| process::runs(pid))
+            .filter(|pid| {
+                read(Path::new(&format!("/proc/{pid}/cmdline")))
+                    .starts_with("nginx: worker process")
+            })
+            .collect()
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        Client::new(self.port)
+    }
+
+    /// What `/stats` says under this name.
+    pub fn stat(&self, name: &str) -> String {
+        let answer = self.client().get("/stats");
+        answer
+            .body
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+            .map(str::to_owned)
+            .unwrap_or_else(|| panic!("no {name} in {}", answer.body))
+    }
+
+    /// The same as a number.
+    pub fn count(&self, name: &str) -> u64 {
+        let value = self.stat(name);
+        value.parse().unwrap_or_else(|_| panic!("{name}={value}"))
+    }
+
+    /// The error log so far.
+    pub fn error_log(&self) -> String {
+        read(&self.dir.path().join("error.log"))
+    }
+
+    /// The lines of the error log that hold this text.
+    pub fn log_lines(&self, text: &str) -> Vec<String> {
+        self.error_log().lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    }
+
+    /// Asserts what no run may leave in the log.
+    pub fn assert_calm_log(&self) {
+        for trouble in ["attempt to", "exited on signal", "[alert]", "[crit]", "[emerg]"] {
+            assert_eq!(self.log_lines(trouble), Vec::<String>::new());
+        }
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        process::end(&mut self.child, libc::SIGTERM);
+    }
+}
+
+fn prefix() -> TempDir {
+    let dir = TempDir::new().expect("a directory");
+    // Workers run as somebody else, and must be able to enter.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).expect("permissions");
+    dir
+}
+
+fn write(dir: &TempDir, conf: &Conf, port: u16) {
+    std::fs::write(dir.path().join("nginx.conf"), conf.text(port)).expect("nginx.conf");
+}
+
+fn command(dir: &Path) -> Command {
+    let mut command = Command::new(program());
+    command
+        .arg("-p")
+        .arg(dir)
+        .args(["-c", "nginx.conf", "-e", "error.log"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+fn program() -> String {
+    std::env::var("NGINX").unwrap_or_else(|_| "nginx".to_owned())
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// The Lua search path for files of this extension: `LUALIB` if it is set,
+/// then Weir as `make test` installed it.
+fn search_path(extension: &str) -> String {
+    let staged: PathBuf =
+        [env!("CARGO_MANIFEST_DIR"), "..", "target", "stage", "lualib"].iter().collect();
+    let dirs = std::env::var("LUALIB").into_iter().chain([staged.display().to_string()]);
+    dirs.map(|dir| format!("{dir}/?.{extension}")).collect::<Vec<_>>().join(";")
+}
+
+/// The library under test.
+pub fn library() -> PathBuf {
+    search_path("so")
+        .split(';')
+        .map(|pattern| PathBuf::from(pattern.replace('?', "weir_edge")))
+        .find(|file| file.exists())
+        .expect("weir_edge.so is installed: run the tests with `make test`")
+}
+
+/// `load_module` lines, where the Lua module is not built in.
+static MODULES: LazyLock<String> = LazyLock::new(|| {
+    let Output { stderr, .. } =
+        Command::new(program()).arg("-V").output().expect("nginx -V prints how it was built");
+    let built = String::from_utf8_lossy(&stderr).into_owned();
+    let built_in = built
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("--add-module="))
+        .any(|module| module.contains("ngx_lua") || module.contains("lua-nginx-module"));
+    if built_in {
+        return String::new();
+    }
+    let modules = built
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("--modules-path="))
+        .unwrap_or("/usr/lib/nginx/modules");
+    // The kit is a module of its own where it was not built in.
+    ["ndk_http_module.so", "ngx_http_lua_module.so"]
+        .iter()
+        .map(|module| format!("load_module {modules}/{module};\n"))
+        .collect()
+});

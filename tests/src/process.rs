@@ -1,0 +1,76 @@
+//! Processes and ports.
+
+use std::net::TcpListener;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+/// A port that is free now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Sends a signal. A process that is gone already is no fault.
+pub fn signal(pid: u32, signal: libc::c_int) {
+    // SAFETY: kill takes numbers and touches no memory of ours.
+    unsafe { libc::kill(pid as libc::pid_t, signal) };
+}
+
+/// Whether the process is there and not a zombie.
+pub fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap_or("Z").starts_with('Z'))
+}
+
+/// The pids of a process's children.
+pub fn children(pid: u32) -> Vec<u32> {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|child| child.parse().expect("a pid"))
+        .collect()
+}
+
+/// The names of a process's threads, with their ids.
+pub fn threads(pid: u32) -> Vec<(u32, String)> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks
+        .filter_map(|task| {
+            let task = task.ok()?;
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            Some((task.file_name().to_str()?.parse().ok()?, name.trim().to_owned()))
+        })
+        .collect()
+}
+
+/// A field of `/proc/PID/status`, such as `VmRSS`.
+pub fn status(pid: u32, field: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .unwrap_or_default()
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .map(|value| value.trim().to_owned())
+        .unwrap_or_else(|| panic!("no {field} of process {pid}"))
+}
+
+/// Waits for a child to end by itself; false if it is still there after
+/// `limit`.
+pub fn ends_within(child: &mut Child, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if matches!(child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+/// Ends a child with `how`, or by force if it takes longer than 5 s.
+pub fn end(child: &mut Child, how: libc::c_int) {
+    signal(child.id(), how);
+    if !ends_within(child, Duration::from_secs(5)) {
+        signal(child.id(), libc::SIGKILL);
+        let _ = child.wait();
+    }
+}

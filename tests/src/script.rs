@@ -1,0 +1,78 @@
+//! The decision script, called directly, with the test's clock.
+
+use std::time::Instant;
+
+use redis::{Connection, Value};
+use weir_core::{Algorithm, KeyRule, Limit, OnError, Policy, Verdict};
+use weir_redis::{Ask, Batch, Plan, Source, decode};
+
+/// A caller of the script with policies of one or more limits each.
+pub struct Script {
+    connection: Connection,
+    plans: Vec<Plan>,
+}
+
+impl Script {
+    /// A caller whose plan N has the limits `policies[N]`.
+    pub fn new(connection: Connection, policies: &[&[&str]]) -> Self {
+        let plans = policies.iter().map(|limits| plan(limits)).collect();
+        Self { connection, plans }
+    }
+
+    /// A request under plan `plan` for `client`.
+    pub fn ask(&self, plan: usize, client: &str, cost: u64) -> Ask {
+        Ask {
+            ticket: 0,
+            plan,
+            source: Source::Given,
+            value: client.as_bytes().into(),
+            cost,
+            deadline: Instant::now(),
+        }
+    }
+
+    /// Decides a batch at this time (microseconds; `None` for Redis's clock).
+    pub fn batch(&mut self, now_us: Option<u64>, asks: &[Ask]) -> Vec<Result<Verdict, String>> {
+        let batch = Batch::new("weir", &self.plans, asks);
+        let batch = match now_us {
+            Some(now_us) => batch.at(now_us),
+            None => batch,
+        };
+        let reply: Value = batch.eval().query(&mut self.connection).expect("the script answers");
+        decode(reply, &self.plans, asks).expect("a well-formed reply")
+    }
+
+    /// Decides one request.
+    pub fn decide(&mut self, now_us: u64, plan: usize, client: &str, cost: u64) -> Verdict {
+        let ask = self.ask(plan, client, cost);
+        self.batch(Some(now_us), &[ask]).remove(0).expect("a verdict")
+    }
+
+    /// The keys of a client under a plan.
+    pub fn keys(&self, plan: usize, client: &str) -> Vec<String> {
+        let mut keys = Vec::new();
+        self.plans[plan].keys("weir", Source::Given, client.as_bytes(), &mut Vec::new(), |key| {
+            keys.push(String::from_utf8(key.to_vec()).expect("keys are ASCII"));
+        });
+        keys
+    }
+
+    /// The connection.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+fn plan(limits: &[&str]) -> Plan {
+    let limit = |text: &&str| Limit {
+        algorithm: Algorithm::SlidingLog,
+        rate: text.parse().expect("a rate"),
+    };
+    Plan::new(&Policy {
+        name: "test".to_owned(),
+        limits: limits.iter().map(limit).collect(),
+        key: KeyRule::Function,
+        on_error: OnError::Open,
+        error_status: 503,
+    })
+}

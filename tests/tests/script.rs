@@ -1,0 +1,245 @@
+//! The decision script's promises, in a real Redis under the test's clock.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use redis::Value;
+use weir_core::decision::Wait;
+use weir_tests::Redis;
+use weir_tests::script::Script;
+
+const START_US: u64 = 1_800_000_000_000_000;
+
+fn at(millis: u64) -> u64 {
+    START_US + millis * 1_000
+}
+
+fn admitted(script: &mut Script, now_us: u64, attempts: usize) -> usize {
+    (0..attempts).filter(|_| script.decide(now_us, 0, "client", 1).allowed).count()
+}
+
+#[test]
+fn a_burst_at_the_start_of_the_next_clock_window_is_refused() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["10/60s"]]);
+    assert_eq!(admitted(&mut script, at(59_900), 10), 10);
+    assert_eq!(admitted(&mut script, at(60_100), 10), 0);
+    assert_eq!(admitted(&mut script, at(119_899), 10), 0);
+    assert_eq!(admitted(&mut script, at(119_900), 20), 10);
+}
+
+#[test]
+fn no_60_second_window_of_2000_attempts_holds_more_than_600() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["600/1m"]]);
+    let passed: Vec<u64> = (0..2_000)
+        .map(|attempt| attempt * 50)
+        .filter(|&millis| script.decide(at(millis), 0, "client", 1).allowed)
+        .collect();
+    for (index, &first) in passed.iter().enumerate() {
+        let in_window = passed[index..].iter().take_while(|&&time| time < first + 60_000).count();
+        assert!(in_window <= 600, "{in_window} in the window from {first} ms");
+    }
+    // 100 seconds: the first 600 at once, and then each as an entry leaves.
+    assert_eq!(passed.len(), 600 + 600, "and not a unit is wasted");
+}
+
+/// C03: same-microsecond bursts are not one entry.
+#[test]
+fn fifty_requests_in_the_same_microsecond_are_fifty_members() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["1000/60s"]]);
+    let asks: Vec<_> = (0..25).map(|_| script.ask(0, "client", 1)).collect();
+    let mut others = Script::new(redis.connect(), &[&["1000/60s"]]);
+    for verdict in script.batch(Some(at(0)), &asks) {
+        assert!(verdict.unwrap().allowed);
+    }
+    for verdict in others.batch(Some(at(0)), &asks) {
+        assert!(verdict.unwrap().allowed);
+    }
+    let key = script.keys(0, "client").remove(0);
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 50);
+
+    let mut five = Script::new(redis.connect(), &[&["5/60s"]]);
+    let asks: Vec<_> = (0..50).map(|_| five.ask(0, "c03", 1)).collect();
+    let verdicts = five.batch(Some(at(0)), &asks);
+    assert_eq!(verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().allowed).count(), 5);
+    let key = five.keys(0, "c03").remove(0);
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 5);
+}
+
+/// C10: what is refused is not written, and the client is admitted again on
+/// time while it hammers all along.
+#[test]
+fn a_denied_request_leaves_the_key_untouched() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["10/60s"]]);
+    assert_eq!(admitted(&mut script, at(0), 1), 1);
+    assert_eq!(admitted(&mut script, at(500), 9), 9);
+    let key = script.keys(0, "client").remove(0);
+    let state = |redis: &Redis| -> (Value, u64) {
+        let expires: u64 = redis.command(&format!("PEXPIRETIME {key}"));
+        (redis.command(&format!("DUMP {key}")), expires)
+    };
+    let before = state(&redis);
+    for millis in 501..2_000 {
+        assert_eq!(admitted(&mut script, at(millis), 1), 0);
+    }
+    assert_eq!(state(&redis), before);
+    assert_eq!(admitted(&mut script, at(59_999), 1), 0);
+    assert_eq!(admitted(&mut script, at(60_000), 2), 1, "the first entry has left");
+}
+
+#[test]
+fn a_client_that_waits_as_told_passes_and_one_millisecond_earlier_not() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["5/60s"]]);
+    for millis in [0, 1_000, 1_000, 30_000, 41_234] {
+        assert_eq!(admitted(&mut script, at(millis), 1), 1);
+    }
+    let mut now_us = at(50_000);
+    for leaves_at in [60_000, 61_000, 61_000, 90_000] {
+        let refused = script.decide(now_us, 0, "client", 1);
+        let Wait::For(wait) = refused.limits[0].wait else { panic!("{refused:?}") };
+        let told_us = now_us + wait.as_micros() as u64;
+        assert_eq!(told_us, at(leaves_at).max(now_us));
+        assert!(!script.decide(told_us - 1_000, 0, "client", 1).allowed);
+        assert!(!script.decide(told_us - 1, 0, "client", 1).allowed);
+        assert!(script.decide(told_us, 0, "client", 1).allowed);
+        now_us = told_us;
+        if leaves_at == 61_000 && admitted(&mut script, now_us, 1) == 1 {
+            // Two entries left together.
+            break;
+        }
+    }
+    assert_eq!(admitted(&mut script, at(89_999), 1), 0);
+    assert_eq!(admitted(&mut script, at(90_000), 1), 1);
+}
+
+#[test]
+fn a_refused_request_is_charged_under_none_of_its_limits() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["5/10s", "2/1s"]]);
+    for _ in 0..2 {
+        assert!(script.decide(at(0), 0, "client", 1).allowed);
+    }
+    let refused = script.decide(at(100), 0, "client", 1);
+    assert!(!refused.allowed);
+    assert_eq!(refused.limits[0].remaining, 3, "the wide limit was not charged");
+    assert_eq!(refused.limits[0].wait, Wait::None);
+    assert_eq!(refused.limits[1].wait, Wait::For(Duration::from_millis(900)));
+    let [wide, narrow] = &script.keys(0, "client")[..] else { panic!("two keys") };
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {wide}")), 2);
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {narrow}")), 2);
+}
+
+#[test]
+fn a_cost_is_charged_whole_or_not_at_all() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["3000/60s"]]);
+    assert!(script.decide(at(0), 0, "client", 2_998).allowed);
+    let key = script.keys(0, "client").remove(0);
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 2_998);
+    assert!(!script.decide(at(1), 0, "client", 5).allowed);
+    assert_eq!(script.decide(at(1), 0, "client", 3_001).limits[0].wait, Wait::Forever);
+    assert_eq!(script.decide(at(1), 0, "client", 0).limits[0].remaining, 2);
+    assert!(script.decide(at(1), 0, "client", 2).allowed);
+}
+
+/// A limit of 128 still is a listpack, at the size at which Redis gives it up.
+#[test]
+fn members_are_short_enough_for_a_listpack() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["128/60s"]]);
+    assert_eq!(admitted(&mut script, at(0), 200), 128);
+    let key = script.keys(0, "client").remove(0);
+    assert_eq!(redis.command::<String>(&format!("OBJECT ENCODING {key}")), "listpack");
+    let members: Vec<String> = redis.command(&format!("ZRANGE {key} 0 -1"));
+    assert_eq!(members.iter().collect::<HashSet<_>>().len(), 128);
+    assert!(members.iter().all(|member| member.len() == 13));
+}
+
+#[test]
+fn members_begin_again_after_the_last_one() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["10/60s"]]);
+    let key = script.keys(0, "client").remove(0);
+    redis.command::<()>(&format!("ZADD {key} {} 9999999999998", at(0)));
+    assert_eq!(admitted(&mut script, at(0), 20), 9);
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 10);
+}
+
+/// C12: a full key that lost its time to live gets one, and blocks no longer
+/// than a window.
+#[test]
+fn a_key_without_a_time_to_live_gets_one() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["1/60s"]]);
+    assert_eq!(admitted(&mut script, at(0), 1), 1);
+    let key = script.keys(0, "client").remove(0);
+    assert_eq!(redis.command::<u8>(&format!("PERSIST {key}")), 1);
+    assert_eq!(redis.command::<i64>(&format!("PTTL {key}")), -1);
+    assert_eq!(admitted(&mut script, at(20_000), 1), 0);
+    let ttl: i64 = redis.command(&format!("PTTL {key}"));
+    assert!((39_000..=40_001).contains(&ttl), "{ttl}");
+    assert_eq!(admitted(&mut script, at(60_000), 1), 1);
+}
+
+#[test]
+fn a_foreign_value_fails_its_own_request_and_no_other() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["1/60s"]]);
+    let foreign = script.keys(0, "foreign").remove(0);
+    redis.command::<()>(&format!("SET {foreign} 7"));
+    let asks = ["before", "foreign", "after"].map(|client| script.ask(0, client, 1));
+    let verdicts = script.batch(Some(at(0)), &asks);
+    assert!(verdicts[0].as_ref().is_ok_and(|verdict| verdict.allowed));
+    assert!(verdicts[1].as_ref().is_err_and(|error| error.starts_with("WRONGTYPE")));
+    assert!(verdicts[2].as_ref().is_ok_and(|verdict| verdict.allowed));
+    assert_eq!(redis.command::<String>(&format!("GET {foreign}")), "7");
+}
+
+/// Whoever calls the script by hand and gets it wrong changes nothing.
+#[test]
+fn a_call_that_cannot_be_read_is_refused_as_a_whole() {
+    let redis = Redis::start();
+    for (keys, requests, problem) in [
+        (1, &["1 nolog:1:1000"][..], "no such algorithm: nolog"),
+        (1, &["log:1:1000"], "not a request"),
+        (1, &["-1 log:1:1000"], "not a request"),
+        (1, &["1.5 log:1:1000"], "not a request"),
+        (1, &["1"], "not a request"),
+        (1, &["1 log:1:1000", "1 log:1:1000"], "have 2 limits, but there are 1 keys"),
+        (2, &["1 log:1:1000"], "have 1 limits, but there are 2 keys"),
+    ] {
+        let mut call = redis::cmd("EVAL");
+        call.arg(weir_redis::script::SOURCE).arg(keys);
+        for key in 0..keys {
+            call.arg(format!("key-{key}"));
+        }
+        call.arg("");
+        call.arg(requests);
+        let error = call.query::<Value>(&mut redis.connect()).expect_err(problem).to_string();
+        assert!(error.contains(problem), "{requests:?}: {error}");
+    }
+    assert_eq!(redis.command::<usize>("DBSIZE"), 0);
+}
+
+/// Outside tests the time is Redis's own, and the key goes by itself.
+#[test]
+fn redis_tells_the_time() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["1/200ms"]]);
+    let ask = script.ask(0, "client", 1);
+    let decide = |script: &mut Script| script.batch(None, &[ask.clone()]).remove(0).unwrap();
+    assert!(decide(&mut script).allowed);
+    let (seconds, _): (u64, u64) = redis.command("TIME");
+    let key = script.keys(0, "client").remove(0);
+    let scores: Vec<(String, u64)> = redis.command(&format!("ZRANGE {key} 0 0 WITHSCORES"));
+    assert!(scores[0].1.abs_diff(seconds * 1_000_000) < 2_000_000);
+    let Wait::For(wait) = decide(&mut script).limits[0].wait else { panic!("full") };
+    assert!(wait <= Duration::from_millis(200));
+    weir_tests::wait_until("the key has gone", Duration::from_secs(2), || {
+        redis.command::<u8>(&format!("EXISTS {key}")) == 0
+    });
+}
