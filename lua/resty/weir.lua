@@ -72,12 +72,13 @@ end
 -- setup(config), in init_by_lua: checks the configuration, and raises on the
 -- first thing wrong with it.
 function _M.setup(config)
+    if get_phase() ~= "init" then
+        raise_in_one_line("weir: setup() belongs in init_by_lua")
+    end
+    -- Workers run init_by_lua only for the VM of a single request.
     if process.type() == "worker" then
         raise_in_one_line("weir: lua_code_cache must be on: without it every request is a Lua VM "
             .. "of its own, that shares no connection and no thread")
-    end
-    if get_phase() ~= "init" then
-        raise_in_one_line("weir: setup() belongs in init_by_lua")
     end
     local mismatch = check_version()
     if mismatch then

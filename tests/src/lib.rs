@@ -6,6 +6,7 @@
 //! to run (default `redis-server`).
 
 pub mod client;
+pub mod fake_redis;
 pub mod nginx;
 pub mod process;
 pub mod redis_server;

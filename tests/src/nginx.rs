@@ -21,7 +21,7 @@ pub struct Conf {
     pub main: String,
     /// Directives of the http context.
     pub http: String,
-    /// Lua behind `start()` in init_worker.
+    /// Lua before `start()` in init_worker.
     pub init_worker: String,
     /// Worker processes.
     pub workers: u32,
@@ -121,7 +121,7 @@ impl Conf {
                 lua_package_path "{lua_path};;";
                 lua_package_cpath "{lua_cpath};;";
                 init_by_lua_block {{ require("resty.weir").setup({setup}) }}
-                init_worker_by_lua_block {{ require("resty.weir").start() {init_worker} }}
+                init_worker_by_lua_block {{ {init_worker} require("resty.weir").start() }}
                 {http}
                 server {{
                     listen 127.0.0.1:{port} backlog=4096;
@@ -143,6 +143,11 @@ pub struct Nginx {
 impl Nginx {
     /// Starts it, and waits until it answers.
     pub fn start(conf: &Conf) -> Self {
+        Self::start_answering(conf, "/plain")
+    }
+
+    /// Starts it, and waits until this path answers.
+    pub fn start_answering(conf: &Conf, path: &str) -> Self {
         let (dir, port) = (prefix(), free_port());
         write(&dir, conf, port);
         let child = command(dir.path()).spawn().expect("nginx starts");
@@ -152,7 +157,7 @@ impl Nginx {
             if let Ok(Some(status)) = nginx.child.try_wait() {
                 panic!("nginx ended with {status}: {}", nginx.error_log());
             }
-            client.try_ask("GET", "/plain", &[]).is_ok()
+            client.try_ask("GET", path, &[]).is_ok()
         });
         nginx
     }
@@ -210,15 +215,20 @@ impl Nginx {
         self.child.id()
     }
 
-    /// The worker processes.
+    /// The worker processes that are not shutting down.
     pub fn workers(&self) -> Vec<u32> {
+        self.processes("worker process")
+            .into_iter()
+            .filter(|&pid| !title(pid).contains("shutting down"))
+            .collect()
+    }
+
+    /// The master's children whose title begins with `nginx: ` and this.
+    pub fn processes(&self, kind: &str) -> Vec<u32> {
         process::children(self.child.id())
             .into_iter()
             .filter(|&pid| process::runs(pid))
-            .filter(|pid| {
-                read(Path::new(&format!("/proc/{pid}/cmdline")))
-                    .starts_with("nginx: worker process")
-            })
+            .filter(|&pid| title(pid).starts_with(&format!("nginx: {kind}")))
             .collect()
     }
 
@@ -297,6 +307,10 @@ fn program() -> String {
 
 fn read(path: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+fn title(pid: u32) -> String {
+    read(Path::new(&format!("/proc/{pid}/cmdline")))
 }
 
 /// The Lua search path for files of this extension: `LUALIB` if it is set,

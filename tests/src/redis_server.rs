@@ -20,7 +20,7 @@ impl Redis {
     /// Starts a server on a free port.
     pub fn start() -> Self {
         let mut redis = Self::absent();
-        redis.launch(&[]);
+        redis.launch();
         redis
     }
 
@@ -31,7 +31,7 @@ impl Redis {
     }
 
     /// Starts it, empty, and waits until it answers.
-    pub fn launch(&mut self, options: &[&str]) {
+    pub fn launch(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let child = Command::new(&server)
@@ -39,7 +39,6 @@ impl Redis {
             .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
             .arg("--dir")
             .arg(self.dir.path())
-            .args(options)
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{server} does not start: {error}"));

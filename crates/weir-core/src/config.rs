@@ -19,6 +19,9 @@ pub use value::Value;
 /// The longest policy name or key prefix, in bytes.
 pub const MAX_NAME: usize = 64;
 
+/// The longest `runtime_dir`, in bytes: a Unix socket's path ends at 107.
+pub const MAX_RUNTIME_DIR: usize = 70;
+
 /// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -54,6 +57,10 @@ impl Config {
             && !dir.starts_with('/')
         {
             return Err(ConfigError::new("runtime_dir", "must be an absolute path"));
+        }
+        if runtime_dir.as_ref().is_some_and(|dir| dir.len() > MAX_RUNTIME_DIR) {
+            let problem = format!("must be at most {MAX_RUNTIME_DIR} bytes long");
+            return Err(ConfigError::new("runtime_dir", problem));
         }
         let policies = policies(fields.required("policies")?)?;
         fields.finish()?;

@@ -185,6 +185,9 @@ function _M.ensure()
     if state == "on" then
         return true
     end
+    if not engine then
+        return nil, "start() was not called in init_worker_by_lua"
+    end
 
     local time = now()
     if time - changed >= PATIENCE then

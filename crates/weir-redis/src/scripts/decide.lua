@@ -91,6 +91,7 @@ function log.look(key, rate, cost)
         count = call("ZCOUNT", key, "(" .. look.cutoff, "+inf")
         look.reset = min(newest + window - now, window)
     end
+    look.count = count
     look.remaining = max(limit - count, 0)
 
     if cost > limit then
@@ -112,9 +113,11 @@ function log.charge(look, cost)
     local key, window = look.key, look.rate.window
     local member, time = look.member, look.time
 
+    -- Only where there is something to remove: a server out of memory refuses
+    -- ZADD unless the script has written before, and it should.
     if look.void then
         call("DEL", key)
-    else
+    elseif call("ZCARD", key) > look.count then
         call("ZREMRANGEBYSCORE", key, "-inf", look.cutoff)
     end
 

@@ -1,0 +1,63 @@
+//! A server that speaks Redis's protocol and answers the script as a test
+//! wants.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// Answers until it is dropped.
+pub struct FakeRedis {
+    port: u16,
+}
+
+impl FakeRedis {
+    /// Answers every script call with these bytes, and lets everything that a
+    /// connection begins with pass.
+    pub fn answering(reply: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || serve(stream, reply));
+            }
+        });
+        Self { port }
+    }
+
+    /// Its address.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+}
+
+/// Ends with the connection.
+fn serve(stream: TcpStream, reply: &str) -> Option<()> {
+    let mut output = stream.try_clone().ok()?;
+    let mut input = BufReader::new(stream);
+    loop {
+        let answer = match command(&mut input)?.as_str() {
+            "EVALSHA" | "EVAL" => reply,
+            "HELLO" => "%1\r\n+proto\r\n:3\r\n",
+            _ => "+OK\r\n",
+        };
+        output.write_all(answer.as_bytes()).ok()?;
+    }
+}
+
+/// Reads one command, an array of bulk strings; returns its first word.
+fn command(input: &mut impl BufRead) -> Option<String> {
+    let count = header(input)?;
+    let mut name = None;
+    for _ in 0..count {
+        let mut bytes = vec![0; header(input)? + 2];
+        input.read_exact(&mut bytes).ok()?;
+        bytes.truncate(bytes.len() - 2);
+        name.get_or_insert(bytes);
+    }
+    String::from_utf8(name?).ok()
+}
+
+fn header(input: &mut impl BufRead) -> Option<usize> {
+    let mut line = String::new();
+    input.read_line(&mut line).ok()?;
+    line.trim().get(1..)?.parse().ok()
+}

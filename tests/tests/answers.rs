@@ -1,0 +1,190 @@
+//! What a client sees, and what the operator's Lua sees.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use weir_tests::{Conf, Nginx, Redis};
+
+#[test]
+fn a_client_reads_its_limit_and_a_refusal_in_the_headers() {
+    let redis = Redis::start();
+    let nginx =
+        Nginx::start(&Conf::new(&redis.url(), "api = { limit = \"3/1m\" }").limited("/api", "api"));
+    let client = nginx.client();
+    for remaining in [2, 1, 0] {
+        let answer = client.get("/api");
+        assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
+        assert_eq!(answer.number("RateLimit-Limit"), 3);
+        assert_eq!(answer.number("RateLimit-Remaining"), remaining);
+        assert_eq!(answer.number("RateLimit-Reset"), 60);
+        assert_eq!(answer.header("Retry-After"), None);
+    }
+    for _ in 0..2 {
+        let answer = client.get("/api");
+        assert_eq!(answer.status, 429);
+        assert_eq!(answer.number("RateLimit-Limit"), 3);
+        assert_eq!(answer.number("RateLimit-Remaining"), 0);
+        let retry_after = answer.number("Retry-After");
+        assert!((58..=60).contains(&retry_after), "{retry_after}");
+        assert_eq!(answer.number("RateLimit-Reset"), retry_after);
+        assert_eq!(answer.header("Content-Type"), Some("application/json"));
+        assert_eq!(
+            answer.body,
+            format!(
+                "{{\"status\":429,\"title\":\"Too Many Requests\",\"policy\":\"api\",\
+                 \"retry_after\":{retry_after}}}\n"
+            )
+        );
+    }
+    let head = client.ask("HEAD", "/api", &[]);
+    assert_eq!((head.status, head.body.as_str()), (429, ""));
+    assert!(head.number("Retry-After") >= 58);
+    nginx.assert_calm_log();
+}
+
+/// C27: numbers are plain digits from end to end.
+#[test]
+fn the_largest_limit_is_written_in_plain_digits() {
+    let redis = Redis::start();
+    let policies =
+        "max = { limit = \"9007199254740991/366d\" }, tera = { limit = \"100000000000000/1d\" }";
+    let nginx = Nginx::start(
+        &Conf::new(&redis.url(), policies).limited("/max", "max").limited("/tera", "tera"),
+    );
+    let answer = nginx.client().get("/max");
+    assert_eq!(answer.header("RateLimit-Limit"), Some("9007199254740991"));
+    assert_eq!(answer.header("RateLimit-Remaining"), Some("9007199254740990"));
+    assert_eq!(answer.header("RateLimit-Reset"), Some("31622400"));
+    let answer = nginx.client().get("/tera");
+    assert_eq!(answer.header("RateLimit-Limit"), Some("100000000000000"));
+    assert_eq!(answer.header("RateLimit-Remaining"), Some("99999999999999"));
+}
+
+/// C13, on the real clock: one that waits as told passes.
+#[test]
+fn a_client_that_waits_for_retry_after_passes() {
+    let redis = Redis::start();
+    let nginx =
+        Nginx::start(&Conf::new(&redis.url(), "api = { limit = \"2/2s\" }").limited("/api", "api"));
+    let client = nginx.client();
+    for _ in 0..3 {
+        while client.get("/api").status == 200 {}
+        let refused = client.get("/api");
+        let retry_after = refused.number("Retry-After");
+        assert!((1..=2).contains(&retry_after), "{retry_after}");
+        sleep(Duration::from_secs(retry_after));
+        assert_eq!(client.get("/api").status, 200);
+    }
+}
+
+const CHECK: &str = r#"
+    local d = require("resty.weir").check("api", ngx.var.arg_k and { key = ngx.var.arg_k })
+    ngx.say(tostring(d.allowed), " ", tostring(d.limit), " ", tostring(d.remaining), " ",
+        tostring(d.retry_after), " ", tostring(d.reset), " ", d.source)"#;
+
+#[test]
+fn check_decides_and_answers_nothing() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(
+        &Conf::new(&redis.url(), "api = { limit = \"1/10s\" }").content("/check", CHECK),
+    );
+    let client = nginx.client();
+    let passed = client.get("/check?k=a");
+    assert_eq!(passed.body, "true 1 0 nil 10 redis\n");
+    assert!(!passed.has_limit_headers());
+    sleep(Duration::from_millis(100));
+    let refused = client.get("/check?k=a");
+    let fields: Vec<&str> = refused.body.split_whitespace().collect();
+    assert_eq!((refused.status, &fields[..3]), (200, &["false", "1", "0"][..]));
+    let retry_after: f64 = fields[3].parse().unwrap();
+    assert!(retry_after > 9.0 && retry_after <= 9.9, "seconds with their fraction: {retry_after}");
+}
+
+/// Promise 3: however nginx routes a request, it is charged once.
+#[test]
+fn a_request_is_charged_once_however_it_is_routed() {
+    let redis = Redis::start();
+    let limited = "access_by_lua_block { require(\"resty.weir\").access(\"api\") }";
+    let conf = Conf::new(&redis.url(), "api = { limit = \"100/1h\" }")
+        .limited("/one", "api")
+        .server(&format!("location /error {{ {limited} error_page 404 /one; return 404; }}"))
+        .server(&format!("location /tries {{ {limited} try_files /none /one; }}"))
+        .server(&format!("location /named {{ {limited} try_files /none @named; }}"))
+        .server(&format!(
+            "location @named {{ {limited} content_by_lua_block {{ ngx.print('ok') }} }}"
+        ))
+        .server(&format!(
+            "location /exec {{ {limited} content_by_lua_block {{ ngx.exec('/one') }} }}"
+        ))
+        .server(&format!(
+            "location /sub {{ {limited} content_by_lua_block {{ \
+             local a = ngx.location.capture('/one') local b = ngx.location.capture('/one') \
+             ngx.print(a.body, b.body) }} }}"
+        ))
+        .access("/counted", "require(\"resty.weir\").access(\"api\", { internal = true })")
+        .server(
+            "location /twice { access_by_lua_block { require(\"resty.weir\").access(\"api\") } \
+                 content_by_lua_block { ngx.exec('/counted') } }",
+        );
+    let nginx = Nginx::start(&conf);
+    let client = nginx.client();
+    let charged = || redis.command::<usize>("ZCARD weir:{$remote_addr=127.0.0.1}:api:log:1h");
+    for (path, units) in [
+        ("/one", 1),
+        ("/error", 0), // `return` answers in the rewrite phase, before access
+        ("/tries", 1),
+        ("/named", 1),
+        ("/exec", 1),
+        ("/sub", 1),
+        ("/twice", 2), // internal = true counts an internal redirect on purpose
+    ] {
+        let before = charged();
+        client.get(path);
+        assert_eq!(charged() - before, units, "{path}");
+    }
+    nginx.assert_calm_log();
+}
+
+/// A refusal is not turned into another request by `error_page`.
+#[test]
+fn stats_count_the_decisions_of_this_worker() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(
+        &Conf::new(&redis.url(), "api = { limit = \"2/1h\" }").limited("/api", "api").stats(),
+    );
+    for _ in 0..5 {
+        nginx.client().get("/api");
+    }
+    assert_eq!(nginx.count("decisions.allowed"), 2);
+    assert_eq!(nginx.count("decisions.denied"), 3);
+    assert_eq!(nginx.count("decisions.error_open"), 0);
+    assert_eq!(nginx.count("waiting"), 0);
+    assert_eq!(nginx.count("queued"), 0);
+    assert_eq!(nginx.count("batched"), 5);
+    assert_eq!(nginx.count("connects"), 1);
+    assert!(nginx.count("wakeups") >= 5);
+    assert_eq!(nginx.stat("redis"), "up");
+}
+
+/// Promise 3: all that queues up leaves as one call.
+#[test]
+fn many_requests_share_a_call() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(
+        &Conf::new(&redis.url(), "api = { limit = \"1000000/1h\" }").limited("/api", "api").stats(),
+    );
+    nginx.client().get("/api");
+    redis.freeze();
+    let thaw = std::thread::spawn({
+        let pid = redis.pid();
+        move || {
+            sleep(Duration::from_millis(40));
+            weir_tests::process::signal(pid, libc::SIGCONT);
+        }
+    });
+    let statuses = weir_tests::in_parallel(60, |_| nginx.client().get("/api").status);
+    thaw.join().unwrap();
+    assert!(statuses.iter().all(|&status| status == 200));
+    let (batches, batched) = (nginx.count("batches"), nginx.count("batched"));
+    assert!(batched > 2 * batches, "{batched} requests left in {batches} calls");
+}

@@ -1,0 +1,192 @@
+//! A wrong configuration stops a start, by the name of its field and in one
+//! line; on a reload the old workers go on.
+
+use std::time::Duration;
+
+use weir_tests::{Conf, Nginx, Redis, wait_until};
+
+const REDIS: &str = "redis = { url = \"redis://127.0.0.1:1\" }";
+
+fn policy(fields: &str) -> String {
+    format!("{{ {REDIS}, policies = {{ login = {{ {fields} }} }} }}")
+}
+
+fn refused() -> Vec<(String, &'static str)> {
+    let policies = "policies = { api = { limit = \"1/s\" } }";
+    vec![
+        (
+            policy("limit = \"5/0s\""),
+            "policies.login.limit: \"5/0s\": the window must be at least 1ms",
+        ),
+        (
+            policy("limit = \"0/1s\""),
+            "policies.login.limit: \"0/1s\": the limit must be a whole number",
+        ),
+        (
+            policy("limit = \"-1/1s\""),
+            "policies.login.limit: \"-1/1s\": the limit must be a whole number",
+        ),
+        (
+            policy("limit = \"1.5/1s\""),
+            "policies.login.limit: \"1.5/1s\": the limit must be a whole",
+        ),
+        (policy("limit = \"abc\""), "policies.login.limit: \"abc\": expected N/W"),
+        (policy("limit = \"9007199254740992/1s\""), "from 1 to 9007199254740991"),
+        (
+            policy("limit = \"5/367d\""),
+            "policies.login.limit: \"5/367d\": the window must be at most 366d",
+        ),
+        (policy("limit = 5"), "policies.login.limit: must be a string, not a number"),
+        (policy(""), "policies.login.limit: missing"),
+        (
+            policy("limit = \"1/s\", key = 7"),
+            "policies.login.key: must be a string, a list of strings or a",
+        ),
+        (
+            policy("limit = \"1/s\", key = { \"$a\", false }"),
+            "policies.login.key[2]: must be a string",
+        ),
+        (
+            policy("limit = \"1/s\", key = { \"$a\", nil, \"$b\" }"),
+            "policies.login.key: is a list with holes",
+        ),
+        (
+            policy("limit = \"1/s\", key = { \"$a\", x = 1 }"),
+            "policies.login.key: mixes a list with named",
+        ),
+        (
+            policy("limit = \"1/s\", key = \"$\""),
+            "policies.login.key: \"$\": a variable name must follow",
+        ),
+        (
+            policy("limit = \"1/s\", on_error = \"shut\""),
+            "policies.login.on_error: \"shut\": must be",
+        ),
+        (
+            policy("limit = \"1/s\", error_status = 200"),
+            "policies.login.error_status: 200: must be",
+        ),
+        (
+            policy("limit = \"1/s\", brust = 5"),
+            "policies.login.brust: unknown field; known here are",
+        ),
+        (policy("limit = \"1/s\\255\""), "policies.login.limit: is not valid UTF-8"),
+        (format!("{{ {REDIS} }}"), "policies: missing"),
+        (format!("{{ {REDIS}, policies = {{}} }}"), "policies: must name at least one policy"),
+        (
+            format!("{{ {REDIS}, policies = {{ [\"a b\"] = {{}} }} }}"),
+            "policies[\"a b\"]: the name must",
+        ),
+        (format!("{{ {REDIS}, {policies}, colour = 1 }}"), "colour: unknown field; known here are"),
+        (format!("{{ {REDIS}, {policies}, [1] = 1 }}"), "mixes a list with named fields"),
+        (format!("{{ {REDIS}, {policies}, [true] = 1 }}"), "has a key that is not a name"),
+        (
+            format!("{{ {REDIS}, {policies}, runtime_dir = \"tmp\" }}"),
+            "runtime_dir: must be an absolute",
+        ),
+        (
+            format!("{{ {REDIS}, {policies}, runtime_dir = \"/{}\" }}", "x".repeat(70)),
+            "runtime_dir: must be at most 70 bytes long",
+        ),
+        (format!("{{ {policies} }}"), "redis: missing"),
+        (format!("{{ redis = {{}}, {policies} }}"), "redis.url: missing"),
+        (
+            format!("{{ redis = {{ url = \"localhost\" }}, {policies} }}"),
+            "redis.url: must begin with redis://",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://:hunter2@h:port\" }}, {policies} }}"),
+            "redis.url: cannot be read; expected redis://",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://h\", timeout = \"1\" }}, {policies} }}"),
+            "redis.timeout: \"1\": the unit must be one of",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://h\", timeout = \"5m\" }}, {policies} }}"),
+            "redis.timeout: must be from 1ms to 60s",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://h\", queue = 0 }}, {policies} }}"),
+            "redis.queue: 0: must be a whole number",
+        ),
+        ("nil".to_owned(), "must be a table of named fields, not nil"),
+        ("(function() local t = {} t.t = t return t end)()".to_owned(), "is nested too deeply"),
+    ]
+}
+
+#[test]
+fn nginx_does_not_start_and_says_why_in_one_line() {
+    for (setup, message) in refused() {
+        let log = Nginx::refuse(&Conf::with_setup(&setup));
+        let lines: Vec<&str> =
+            log.lines().filter(|line| !line.contains("[notice]") && !line.is_empty()).collect();
+        assert_eq!(lines.len(), 1, "{setup}: {log}");
+        assert!(lines[0].contains("weir: ") && lines[0].contains(message), "{setup}: {log}");
+        assert!(!log.contains("hunter2"), "the password is in the log");
+    }
+}
+
+#[test]
+fn on_a_reload_the_old_configuration_goes_on_serving() {
+    let redis = Redis::start();
+    let good = Conf::new(&redis.url(), "api = { limit = \"1000/1h\" }").limited("/api", "api");
+    let nginx = Nginx::start(&good);
+    let workers = nginx.workers();
+    for (setup, message) in refused().into_iter().take(5) {
+        let mut bad = good.clone();
+        bad.setup = setup;
+        nginx.reload(&bad);
+        wait_until("the error is logged", Duration::from_secs(5), || {
+            !nginx.log_lines(message).is_empty()
+        });
+        let answer = nginx.client().get("/api");
+        assert_eq!((answer.status, answer.header("RateLimit-Limit")), (200, Some("1000")));
+        assert_eq!(nginx.workers(), workers);
+    }
+    let mut better = good.clone();
+    better.setup = better.setup.replace("1000/1h", "2000/1h");
+    nginx.reload_and_wait(&better);
+    assert_eq!(nginx.client().get("/api").header("RateLimit-Limit"), Some("2000"));
+}
+
+#[test]
+fn calls_in_the_wrong_phase_are_refused() {
+    let redis = Redis::start();
+    let conf = Conf::new(&redis.url(), "api = { limit = \"1/s\" }");
+    let early =
+        Conf { setup: format!("{}) require(\"resty.weir\").start(", conf.setup), ..conf.clone() };
+    let log = Nginx::refuse(&early);
+    assert!(log.contains("weir: start() belongs in init_worker_by_lua"), "{log}");
+
+    let setup = conf.setup.clone();
+    let late = conf
+        .content("/setup", &format!("require(\"resty.weir\").setup({setup})"))
+        .content("/start", "require(\"resty.weir\").start()")
+        .content("/policy", "require(\"resty.weir\").access(\"nope\")");
+    let nginx = Nginx::start(&late);
+    for (path, message) in [
+        ("/setup", "weir: setup() belongs in init_by_lua"),
+        ("/start", "weir: start() belongs in init_worker_by_lua"),
+        ("/policy", "weir: no such policy: nope"),
+    ] {
+        assert_eq!(nginx.client().get(path).status, 500);
+        assert_eq!(nginx.log_lines(message).len(), 1, "{message}");
+    }
+}
+
+#[test]
+fn a_lua_vm_for_each_request_is_refused() {
+    let redis = Redis::start();
+    let mut conf = Conf::new(&redis.url(), "api = { limit = \"1/s\" }").limited("/api", "api");
+    conf.http = "lua_code_cache off;".to_owned();
+    // It never answers, so it cannot be started by `Nginx::start`.
+    let plain = conf.server("location = /html { return 204; }");
+    let nginx = Nginx::start_answering(&plain, "/html");
+    assert_eq!(nginx.client().get("/api").status, 500);
+    assert!(
+        !nginx.log_lines("weir: lua_code_cache must be on").is_empty(),
+        "{}",
+        nginx.error_log()
+    );
+}
