@@ -14,10 +14,10 @@ help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing for run, test and bench (Debian packages)
-	@./setup.sh
+	@./scripts/setup.sh
 
 run: setup stage ## Start Redis and nginx with nginx/nginx.conf on port 8080; Ctrl-C stops both
-	@./run.sh
+	@./scripts/run.sh
 
 test: setup stage ## Run every test, on a real nginx and a real Redis
 	$(CARGO) test --workspace --locked -- --test-threads=1
@@ -25,7 +25,7 @@ test: setup stage ## Run every test, on a real nginx and a real Redis
 check: ## Check formatting, lints, the Lua files and docker-compose.yml
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@./check.sh
+	@./scripts/check.sh
 
 build: ## Build the library
 	$(CARGO) build --release --locked -p weir-edge

@@ -60,11 +60,13 @@ end
 local function raise_in_one_line(message)
     -- nginx asks debug.traceback for what it logs of an error, and would put
     -- a stack of our own frames behind the one line that helps. Once only.
+    -- luacheck: push ignore 122
     local traceback = debug.traceback
     debug.traceback = function(text)
         debug.traceback = traceback
         return text
     end
+    -- luacheck: pop
     error(message, 3)
 end
 

@@ -231,7 +231,8 @@ fn redis_tells_the_time() {
     let redis = Redis::start();
     let mut script = Script::new(redis.connect(), &[&["1/200ms"]]);
     let ask = script.ask(0, "client", 1);
-    let decide = |script: &mut Script| script.batch(None, &[ask.clone()]).remove(0).unwrap();
+    let decide =
+        |script: &mut Script| script.batch(None, std::slice::from_ref(&ask)).remove(0).unwrap();
     assert!(decide(&mut script).allowed);
     let (seconds, _): (u64, u64) = redis.command("TIME");
     let key = script.keys(0, "client").remove(0);

@@ -72,7 +72,7 @@ fn millis_in(unit: &str) -> Option<u64> {
 pub fn canonical(span: Duration) -> String {
     let millis = span.as_millis();
     for (unit, size) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
-        if millis >= size && millis % size == 0 {
+        if millis >= size && millis.is_multiple_of(size) {
             return format!("{}{unit}", millis / size);
         }
     }

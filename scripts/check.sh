@@ -1,0 +1,18 @@
+#!/bin/sh
+# Checks what cargo does not: Lua, shell, docker-compose.yml.
+set -eu
+
+luacheck --quiet --std ngx_lua --max-line-length 100 lua/
+# Redis's Lua has these and no others of its own.
+luacheck --quiet --std lua51 --read-globals redis KEYS ARGV --max-line-length 100 \
+    crates/weir-redis/src/scripts/
+for script in scripts/*.sh .ci/run; do
+    sh -n "$script"
+done
+
+if docker compose version >/dev/null 2>&1; then
+    docker compose config --quiet
+    echo 'docker-compose.yml is valid'
+else
+    echo 'docker-compose.yml was NOT checked: no docker client with compose here'
+fi

@@ -1,0 +1,73 @@
+#!/bin/sh
+# Starts a Redis of its own and nginx with nginx/nginx.conf, in the foreground;
+# Ctrl-C stops both. Called by `make run`.
+set -eu
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+nginx=${NGINX:-nginx}
+redis=${REDIS_SERVER:-redis-server}
+redis_port=${REDIS_PORT:-16379}
+dir=$(mktemp -d)
+chmod 755 "$dir"
+redis_pid=''
+nginx_pid=''
+
+stop() {
+    trap - INT TERM EXIT
+    [ -z "$nginx_pid" ] || kill -QUIT "$nginx_pid" 2>/dev/null || true
+    [ -z "$nginx_pid" ] || wait "$nginx_pid" 2>/dev/null || true
+    [ -z "$redis_pid" ] || kill "$redis_pid" 2>/dev/null || true
+    [ -z "$redis_pid" ] || wait "$redis_pid" 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap stop EXIT
+trap 'exit 0' INT TERM
+
+# Debian's nginx loads the Lua module; OpenResty has it built in.
+modules=''
+if ! "$nginx" -V 2>&1 | grep -qE -- '--add-module=\S*(ngx_lua|lua-nginx-module)'; then
+    path=$("$nginx" -V 2>&1 | grep -oE -- '--modules-path=\S+' | cut -d= -f2)
+    for module in ndk_http_module ngx_http_lua_module; do
+        modules="$modules load_module ${path:-/usr/lib/nginx/modules}/$module.so;"
+    done
+fi
+
+# Each in a session of its own: Ctrl-C is this script's to handle, so that
+# nginx quits with its requests done and Redis stays until then.
+setsid "$redis" --port "$redis_port" --bind 127.0.0.1 --save '' --appendonly no \
+    --dir "$dir" --loglevel warning >"$dir/redis.log" 2>&1 &
+redis_pid=$!
+
+# nginx's prefix: its files go there, and $prefix/lualib is Weir.
+mkdir "$dir/logs"
+ln -s "$top/target/stage/lualib" "$dir/lualib"
+REDIS_URL="redis://127.0.0.1:$redis_port/0" setsid "$nginx" -p "$dir" -c "$top/nginx/nginx.conf" \
+    -e stderr -g "daemon off; pid $dir/nginx.pid; $modules" &
+nginx_pid=$!
+
+tries=0
+until curl -s -o "$dir/first" http://127.0.0.1:8080/; do
+    if ! kill -0 "$nginx_pid" 2>/dev/null; then
+        echo 'nginx did not start; its message is above. Is port 8080 free?' >&2
+        exit 1
+    fi
+    if ! kill -0 "$redis_pid" 2>/dev/null; then
+        echo "Redis did not start on port $redis_port (REDIS_PORT sets another):" >&2
+        cat "$dir/redis.log" >&2
+        exit 1
+    fi
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || { echo 'no answer on port 8080' >&2; exit 1; }
+    sleep 0.1
+done
+
+cat <<'TEXT'
+
+Weir runs on http://127.0.0.1:8080 (Ctrl-C stops it). Try:
+
+  curl -i http://127.0.0.1:8080/api/hello
+  for i in 1 2 3 4 5 6; do curl -si http://127.0.0.1:8080/login | grep -E 'HTTP|Retry|RateLimit'; echo; done
+  curl -s http://127.0.0.1:8080/weir/stats
+
+TEXT
+wait "$nginx_pid"
