@@ -124,6 +124,15 @@ function _M.start()
 end
 
 
+local function unknown_field(opts)
+    for name in pairs(opts) do
+        if name ~= "key" and name ~= "internal" then
+            return name
+        end
+    end
+end
+
+
 -- Asks for a decision. Returns a waiter, or nil and the reason in one word,
 -- with more to say about it for the log.
 local function ask(policy, opts)
@@ -132,10 +141,9 @@ local function ask(policy, opts)
         if type(opts) ~= "table" then
             return nil, "bad_options", "opts must be a table, not a " .. type(opts)
         end
-        for name in pairs(opts) do
-            if name ~= "key" and name ~= "internal" then
-                return nil, "bad_options", "opts has an unknown field " .. tostring(name)
-            end
+        local unknown = unknown_field(opts)
+        if unknown ~= nil then
+            return nil, "bad_options", "opts has an unknown field " .. tostring(unknown)
         end
         override = opts.key
     end

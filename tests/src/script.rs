@@ -14,7 +14,13 @@ pub struct Script {
 
 impl Script {
     /// A caller whose plan N has the limits `policies[N]`.
-    pub fn new(connection: Connection, policies: &[&[&str]]) -> Self {
+    pub fn new(mut connection: Connection, policies: &[&[&str]]) -> Self {
+        let loaded: String = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(weir_redis::script::SOURCE)
+            .query(&mut connection)
+            .expect("the script loads");
+        assert_eq!(loaded, weir_redis::script::hash());
         let plans = policies.iter().map(|limits| plan(limits)).collect();
         Self { connection, plans }
     }
@@ -38,7 +44,7 @@ impl Script {
             Some(now_us) => batch.at(now_us),
             None => batch,
         };
-        let reply: Value = batch.eval().query(&mut self.connection).expect("the script answers");
+        let reply: Value = batch.evalsha().query(&mut self.connection).expect("the script answers");
         decode(reply, &self.plans, asks).expect("a well-formed reply")
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use mlua::BString;
 use mlua::prelude::*;
 use weir_core::decision::{Standing, Wait};
 use weir_core::fields::{Fields, refusal_body};
@@ -73,7 +74,7 @@ impl Engine {
     /// 0 for a key given by the caller, -1 for the client's address.
     fn submit(
         &self,
-        (plan, source, value): (usize, i64, LuaString),
+        (plan, source, value): (usize, i64, BString),
     ) -> (Option<u64>, Option<&'static str>) {
         let worker = self.worker.borrow();
         let Some(worker) = &*worker else { return (None, Some("not_started")) };
@@ -90,7 +91,7 @@ impl Engine {
                 1.. => Source::Template(source as usize - 1),
                 _ => Source::Address,
             },
-            value: Box::from(&*value.as_bytes()),
+            value: Vec::from(value).into_boxed_slice(),
             cost: 1,
             deadline: Instant::now() + self.config.redis.timeout,
         };

@@ -24,7 +24,9 @@ fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>
     })
 }
 
-#[mlua::lua_module]
+// Lua out of memory ends the worker in any case (the Lua module's panic handler
+// sees to it), so values are made without a protected call around each.
+#[mlua::lua_module(skip_memory_check)]
 fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
     let module = lua.create_table()?;
     module.set("version", env!("CARGO_PKG_VERSION"))?;

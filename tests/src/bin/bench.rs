@@ -82,10 +82,11 @@ fn measure(nginx: &Nginx, redis: &Redis, path: &str, connections: u32) -> Figure
         .expect("wrk runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let after = (process::cpu(worker), process::cpu(server));
-    let field = |before: &str| -> &str {
-        text.split_once(before)
-            .and_then(|(_, rest)| rest.split_whitespace().next())
-            .unwrap_or_else(|| panic!("no {before:?} in what wrk printed: {text}"))
+    let field = |name: &str| -> &str {
+        text.lines()
+            .find_map(|line| line.trim().strip_prefix(name))
+            .unwrap_or_else(|| panic!("no {name:?} in what wrk printed: {text}"))
+            .trim()
     };
     let per_second: f64 = field("Requests/sec:").parse().expect("a number");
     let requests = per_second * f64::from(SECONDS);

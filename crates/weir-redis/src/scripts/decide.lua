@@ -25,16 +25,15 @@
 -- which it goes when it can no longer matter.
 --
 -- log, the sliding log: a sorted set with one member for each admitted unit,
--- scored with its time in microseconds. A member is a 13-digit number, one
--- more than the newest member's: unique within its set whoever calls, sorted
--- like the times, and short enough for a listpack.
+-- scored with its time in microseconds. A member is a number of up to 13
+-- digits, unique within its set whoever calls, and short enough for a listpack.
 
--- Stored time further ahead of the clock than this, in microseconds, was
--- written by a clock that has since been set back: it no longer counts.
+-- An entry further ahead of the clock than this, in microseconds, was written
+-- by a clock that has since been set back: it does not count.
 local CLOCK_RESET = 60 * 1000000
 
-local FIRST_MEMBER = 1000000000000
-local LAST_MEMBER = 9999999999999
+-- Members begin again after this many.
+local MEMBERS = 10000000000000
 
 -- Members for one ZADD: Lua's stack bounds what unpack may return.
 local CHUNK = 1000
@@ -43,10 +42,6 @@ local call = redis.call
 local format = string.format
 local ceil, max, min = math.ceil, math.max, math.min
 
-local server_time = call("TIME")
-local server_now = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2])
-local now = ARGV[1] == "" and server_now or tonumber(ARGV[1])
-
 
 -- Whole numbers travel as digits: tostring() would round them at 1e14.
 local function digits(number)
@@ -54,97 +49,113 @@ local function digits(number)
 end
 
 
--- Lets the key go at `time`, by the clock that decides. Absolute, since the
--- server truncates relative times to the millisecond in which it began.
-local function expire_at(key, time)
-    call("PEXPIREAT", key, digits(ceil((time - now + server_now) / 1000)))
+local server_time = call("TIME")
+local server_now = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2])
+local now = ARGV[1] == "" and server_now or tonumber(ARGV[1])
+local now_digits = digits(now)
+local ahead = digits(now + CLOCK_RESET)
+local units = 0
+
+
+-- A time as PEXPIREAT takes it, by the clock that decides. Absolute, since the
+-- server counts relative times from the millisecond in which it began.
+local function expiry(time)
+    return digits(ceil((time - now + server_now) / 1000))
 end
 
 
 local log = {}
 
 
--- Where the limit stands before anything is charged. Writes only a time to
--- live that was missing.
-function log.look(key, rate, cost)
-    local window, limit = rate.window, rate.limit
-    local found = call("ZRANGE", key, -1, -1, "WITHSCORES")
-    local newest = tonumber(found[2])
-    local look = { key = key, rate = rate, wait = 0, reset = 0 }
-
-    if newest and newest - now > CLOCK_RESET then
-        look.void = true
-        newest = nil
-    end
-
-    if newest then
-        look.time = max(newest, now)
-        look.member = tonumber(found[1])
-    else
-        look.time = now
-        look.member = FIRST_MEMBER - 1
-    end
-
-    look.cutoff = digits(look.time - window)
-    local count = 0
-    if newest and newest + window > look.time then
-        count = call("ZCOUNT", key, "(" .. look.cutoff, "+inf")
-        look.reset = min(newest + window - now, window)
-    end
-    look.count = count
-    look.remaining = max(limit - count, 0)
-
-    if cost > limit then
-        look.wait = -1
-    elseif count + cost > limit then
-        -- Room is made when all but the newest `limit - cost` have left.
-        local rank = digits(cost - limit - 1)
-        local entry = call("ZRANGE", key, rank, rank, "WITHSCORES")
-        look.wait = min(tonumber(entry[2]) + window - now, window)
-        if call("PTTL", key) == -1 then
-            expire_at(key, newest + window)
-        end
-    end
-    return look
+-- What all requests under this rate have in common.
+function log.prepare(rate)
+    rate.cutoff = digits(now - rate.window)
+    rate.after_cutoff = "(" .. rate.cutoff
+    rate.expiry = expiry(now + rate.window)
 end
 
 
-function log.charge(look, cost)
-    local key, window = look.key, look.rate.window
-    local member, time = look.member, look.time
+-- The time of the entry with `newer` entries behind it, of those that count.
+local function entry_time(key, newer)
+    local rank = digits(-1 - newer)
+    return tonumber(call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
+end
+
+
+-- Notes in `look` where the limit stands before anything is charged. Writes
+-- nothing, but for a time to live that is missing.
+function log.look(look, key, rate, cost)
+    local limit, window = rate.limit, rate.window
+    local count = call("ZCOUNT", key, rate.after_cutoff, ahead)
+    look.count = count
+    look.remaining = max(limit - count, 0)
+    look.wait, look.reset = 0, 0
+
+    local refused = count + cost > limit
+    if count > 0 and (refused or cost == 0) then
+        local uncounted = 0
+        local newest = entry_time(key, 0)
+        if newest - now > CLOCK_RESET then
+            uncounted = call("ZCOUNT", key, "(" .. ahead, "+inf")
+            newest = entry_time(key, uncounted)
+        end
+        look.reset = min(newest + window - now, window)
+
+        if refused and cost <= limit then
+            -- Room is made when all but the newest `limit - cost` have left.
+            local newer = limit - cost
+            local leaving = newer == 0 and newest or entry_time(key, newer + uncounted)
+            look.wait = min(leaving + window - now, window)
+        end
+        if call("PTTL", key) == -1 then
+            call("PEXPIREAT", key, expiry(newest + window))
+        end
+    end
+    if cost > limit then
+        look.wait = -1
+    end
+end
+
+
+local function member()
+    units = units + 1
+    return digits((now + units) % MEMBERS)
+end
+
+
+-- Records `cost` units. A number may still be in use by another unit, if the
+-- clock was set back or the numbers began again: NX skips it for the next.
+local function record(key, cost)
+    while cost == 1 do
+        cost = cost - call("ZADD", key, "NX", now_digits, member())
+    end
+    while cost > 0 do
+        local entries = {}
+        for i = 1, 2 * min(cost, CHUNK), 2 do
+            entries[i], entries[i + 1] = now_digits, member()
+        end
+        cost = cost - call("ZADD", key, "NX", unpack(entries))
+    end
+end
+
+
+function log.charge(look, key, rate, cost)
+    local window = rate.window
 
     -- Only where there is something to remove: a server out of memory refuses
     -- ZADD unless the script has written before, and it should.
-    if look.void then
-        call("DEL", key)
-    elseif call("ZCARD", key) > look.count then
-        call("ZREMRANGEBYSCORE", key, "-inf", look.cutoff)
-    end
-
-    if member + cost > LAST_MEMBER then
-        -- Begins again from the first. A microsecond on, so that the newest
-        -- member is still the last of the set.
-        member, time = FIRST_MEMBER - 1, time + 1
-    end
-
-    local score = digits(time)
-    if cost == 1 then
-        call("ZADD", key, score, digits(member + 1))
-    else
-        local entries = {}
-        for unit = 1, cost do
-            entries[#entries + 1] = score
-            entries[#entries + 1] = digits(member + unit)
-            if #entries == 2 * CHUNK or unit == cost then
-                call("ZADD", key, unpack(entries))
-                entries = {}
-            end
+    local gone = call("ZCARD", key) - look.count
+    if gone > 0 then
+        local expired = call("ZREMRANGEBYSCORE", key, "-inf", rate.cutoff)
+        if expired < gone then
+            call("ZREMRANGEBYSCORE", key, "(" .. ahead, "+inf")
         end
     end
 
-    expire_at(key, time + window)
+    record(key, cost)
+    call("PEXPIREAT", key, rate.expiry)
     look.remaining = look.remaining - cost
-    look.reset = min(time + window - now, window)
+    look.reset = window
 end
 
 
@@ -156,17 +167,18 @@ local asks = {}
 
 
 local function parse(text)
-    local ask = { limits = {} }
     local cost, rest = text:match("^(%d+)( .+)$")
-    ask.cost = tonumber(cost)
+    local ask = { cost = tonumber(cost) }
     for name, limit, window in (rest or ""):gmatch(" (%a+):(%d+):(%d+)") do
-        ask.limits[#ask.limits + 1] = {
+        local rate = {
             algorithm = algorithms[name] or error("no such algorithm: " .. name, 0),
             limit = tonumber(limit),
             window = tonumber(window),
         }
+        rate.algorithm.prepare(rate)
+        ask[#ask + 1] = rate
     end
-    if #ask.limits == 0 then
+    if #ask == 0 then
         error("not a request: " .. text, 0)
     end
     asks[text] = ask
@@ -174,55 +186,67 @@ local function parse(text)
 end
 
 
-local reply = {}
+local reply, replied = {}, 0
+
+-- Where each limit of the request at hand stands; used again by the next one.
+local looks = {}
 
 
--- Decides one request whose first key is KEYS[first].
-local function decide(ask, first)
-    local looks, allowed = {}, 1
-    for i, rate in ipairs(ask.limits) do
-        local look = rate.algorithm.look(KEYS[first + i - 1], rate, ask.cost)
-        looks[i] = look
+-- Decides one request, whose keys stand behind the first `before`.
+local function decide(ask, before)
+    local cost, allowed = ask.cost, 1
+    for i = 1, #ask do
+        local rate, look = ask[i], looks[i]
+        if not look then
+            look = {}
+            looks[i] = look
+        end
+        rate.algorithm.look(look, KEYS[before + i], rate, cost)
         if look.wait ~= 0 then
             allowed = 0
         end
     end
 
-    if allowed == 1 and ask.cost > 0 then
-        for i, rate in ipairs(ask.limits) do
-            rate.algorithm.charge(looks[i], ask.cost)
+    if allowed == 1 and cost > 0 then
+        for i = 1, #ask do
+            local rate = ask[i]
+            rate.algorithm.charge(looks[i], KEYS[before + i], rate, cost)
         end
     end
 
-    reply[#reply + 1] = allowed
-    for _, look in ipairs(looks) do
-        reply[#reply + 1] = look.remaining
-        reply[#reply + 1] = look.wait
-        reply[#reply + 1] = look.reset
+    reply[replied + 1] = allowed
+    replied = replied + 1
+    for i = 1, #ask do
+        local look = looks[i]
+        reply[replied + 1] = look.remaining
+        reply[replied + 2] = look.wait
+        reply[replied + 3] = look.reset
+        replied = replied + 3
     end
 end
 
 
--- What cannot be read is refused before anything is charged: after it, no key
+-- What cannot be read is refused before anything is charged: behind it, no key
 -- could be told from another request's.
 local keys = 0
 for i = 2, #ARGV do
     local ask = asks[ARGV[i]] or parse(ARGV[i])
-    keys = keys + #ask.limits
+    keys = keys + #ask
 end
 if keys ~= #KEYS then
     error("the requests have " .. keys .. " limits, but there are " .. #KEYS .. " keys", 0)
 end
 
-local first = 1
+local before = 0
 for i = 2, #ARGV do
     local ask = asks[ARGV[i]]
-    local ok, problem = pcall(decide, ask, first)
+    local ok, problem = pcall(decide, ask, before)
     if not ok then
         -- A table since Redis 7, a string before.
-        reply[#reply + 1] = -1
-        reply[#reply + 1] = type(problem) == "table" and problem.err or tostring(problem)
+        reply[replied + 1] = -1
+        reply[replied + 2] = type(problem) == "table" and problem.err or tostring(problem)
+        replied = replied + 2
     end
-    first = first + #ask.limits
+    before = before + #ask
 end
 return reply
