@@ -258,3 +258,14 @@ fn redis_tells_the_time() {
         redis.command::<u8>(&format!("EXISTS {key}")) == 0
     });
 }
+
+/// The call that docs/redis.md shows, for whoever shares a budget by hand.
+#[test]
+fn the_documented_call_is_answered_as_documented() {
+    let redis = Redis::start();
+    let mut call = redis::cmd("EVAL");
+    call.arg(weir_redis::script::SOURCE).arg(1).arg("weir:{=alice}:api:log:1m");
+    call.arg("").arg("1 log:100:60000000");
+    let reply: Vec<i64> = call.query(&mut redis.connect()).unwrap();
+    assert_eq!(reply, [1, 99, 0, 60_000_000]);
+}

@@ -15,7 +15,7 @@ const CONNECTIONS: [u32; 3] = [1, 16, 64];
 /// A path and what is behind it.
 const CONTENDERS: [(&str, &str); 3] = [
     ("/none", "no limiter"),
-    ("/weir", "sliding log, 1,000 clients"),
+    ("/weir", "sliding log, 4,096 clients"),
     ("/denied", "sliding log, refused"),
 ];
 
