@@ -5,6 +5,7 @@ set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 nginx=${NGINX:-nginx}
+unset NGINX # nginx itself takes it for sockets that it inherits
 redis=${REDIS_SERVER:-redis-server}
 redis_port=${REDIS_PORT:-16379}
 dir=$(mktemp -d)

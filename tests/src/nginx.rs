@@ -293,6 +293,8 @@ fn write(dir: &TempDir, conf: &Conf, port: u16) {
 fn command(dir: &Path) -> Command {
     let mut command = Command::new(program());
     command
+        // nginx takes this for sockets that it inherits.
+        .env_remove("NGINX")
         .arg("-p")
         .arg(dir)
         .args(["-c", "nginx.conf", "-e", "error.log"])
