@@ -57,6 +57,7 @@ fn text_around_an_empty_variable_is_no_bucket_for_strangers() {
     assert_eq!(statuses(&nginx, "/", [&[("X-A", "1"), ("X-B", "2")], &[("X-A", "1")]]), APART);
     let keys: Vec<String> = redis.command("KEYS *remote_addr*");
     assert_eq!(keys, ["weir:{$remote_addr=127.0.0.1}:api:log:1h"]);
+    assert_eq!(nginx.client().get_with("/", &[("X-A", ""), ("X-B", "2")]).status, 429);
     let keys: Vec<String> = redis.command("KEYS *tenant*");
     assert_eq!(keys, ["weir:{tenant-$%7Bhttp_x_a%7D%3A$http_x_b=tenant-1%3A2}:api:log:1h"]);
 }

@@ -272,3 +272,27 @@ fn a_late_reply_is_never_another_requests() {
     }
     assert_eq!(nginx.client().get("/b").number("RateLimit-Remaining"), 96);
 }
+
+/// Whoever was answered by on_error before a request was even sent is not
+/// charged for it afterwards.
+#[test]
+fn a_request_given_up_in_the_queue_is_not_charged() {
+    let redis = Redis::start();
+    let lua = "require(\"resty.weir\").access(\"api\", { key = ngx.var.arg_k })";
+    let conf = Conf::new(&redis.url(), "api = { limit = \"100/1h\" }").access("/api", lua).stats();
+    let nginx = Nginx::start(&conf);
+    assert!(nginx.client().get("/api?k=before").has_limit_headers());
+    redis.freeze();
+    let answers = in_parallel(100, |index| nginx.client().get(&format!("/api?k=during-{index}")));
+    assert!(answers.iter().all(|answer| !answer.has_limit_headers()));
+    redis.thaw();
+    wait_until("limits are back", RECOVERY, || {
+        nginx.client().get("/api?k=after").has_limit_headers()
+    });
+    // A few calls were under way, with whatever had come by then; the rest
+    // waited for their places.
+    let charged: Vec<String> = redis.command("KEYS *during*");
+    let sent = nginx.count("batched") - nginx.count("decisions.allowed");
+    assert_eq!(charged.len() as u64, sent);
+    assert!(sent < 100, "all {sent} had left");
+}
