@@ -174,6 +174,13 @@ fn members_that_are_in_use_are_passed_over() {
     assert!(script.decide(at(0), 0, "client", 500).allowed);
     assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 2_505);
 
+    // A microsecond later the first numbers are those of older entries.
+    let older: Vec<(u64, u64)> = redis.command(&format!("ZRANGE {key} 0 -1 WITHSCORES"));
+    assert!(script.decide(at(0) + 1, 0, "client", 3).allowed);
+    let both: Vec<(u64, u64)> = redis.command(&format!("ZRANGE {key} 0 -1 WITHSCORES"));
+    assert_eq!(both.len(), older.len() + 3);
+    assert!(older.iter().all(|entry| both.contains(entry)), "an older entry was moved");
+
     // The numbers begin again after 13 digits.
     let last = START_US - START_US % 10_000_000_000_000 + 9_999_999_999_998;
     assert!(script.decide(last, 0, "other", 3).allowed);
