@@ -175,11 +175,15 @@ fn members_that_are_in_use_are_passed_over() {
     assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 2_505);
 
     // A microsecond later the first numbers are those of older entries.
-    let older: Vec<(u64, u64)> = redis.command(&format!("ZRANGE {key} 0 -1 WITHSCORES"));
-    assert!(script.decide(at(0) + 1, 0, "client", 3).allowed);
-    let both: Vec<(u64, u64)> = redis.command(&format!("ZRANGE {key} 0 -1 WITHSCORES"));
-    assert_eq!(both.len(), older.len() + 3);
-    assert!(older.iter().all(|entry| both.contains(entry)), "an older entry was moved");
+    for (cost, later) in [(3, 1), (1, 2)] {
+        let entries =
+            || -> Vec<(u64, u64)> { redis.command(&format!("ZRANGE {key} 0 -1 WITHSCORES")) };
+        let older = entries();
+        assert!(script.decide(at(0) + later, 0, "client", cost).allowed);
+        let all = entries();
+        assert_eq!(all.len() as u64, older.len() as u64 + cost);
+        assert!(older.iter().all(|entry| all.contains(entry)), "an older entry was moved");
+    }
 
     // The numbers begin again after 13 digits.
     let last = START_US - START_US % 10_000_000_000_000 + 9_999_999_999_998;
