@@ -127,6 +127,7 @@ fn a_connection_closed_while_idle_costs_nobody_a_decision() {
     }
     assert_eq!(nginx.count("decisions.error_open"), 0);
     assert_eq!(nginx.count("decisions.error_closed"), 0);
+    assert_eq!(nginx.log_lines("weir:"), Vec::<String>::new(), "nobody noticed");
 }
 
 #[test]

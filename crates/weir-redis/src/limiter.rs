@@ -67,6 +67,8 @@ pub trait Outlet {
     fn notify(&self, notice: Notice);
 }
 
+const CLOSED: &str = "the connection was closed";
+
 /// How often at most error replies are logged.
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 
@@ -89,6 +91,8 @@ pub struct Limiter<O> {
     /// Whether the next decision, and not the next connection, ends `away`.
     unproven: bool,
     quiet_until: Option<Instant>,
+    /// Whether the connection was closed while nobody used it.
+    closed_idle: bool,
 }
 
 impl<O: Outlet> Limiter<O> {
@@ -116,6 +120,7 @@ impl<O: Outlet> Limiter<O> {
             away: None,
             unproven: false,
             quiet_until: None,
+            closed_idle: false,
         }
     }
 
@@ -197,22 +202,22 @@ impl<O: Outlet> Limiter<O> {
                 }
             }
             Err(None) => {
-                self.fail(asks.into_iter(), Failure::Timeout);
                 if current {
                     // A late reply must meet nobody: not pooled, closed.
                     self.lose(format!("no answer within {:?}", self.patience), false);
                 }
+                self.fail(asks.into_iter(), Failure::Timeout);
             }
             Err(Some(error)) => {
                 let text = printable(&error.to_string());
                 match error::remedy_for(&error) {
                     Remedy::Reconnect => {
                         let lost = error.is_unrecoverable_error() || error.is_io_error();
-                        let why = if lost { Failure::Unreachable } else { Failure::Refused };
-                        self.fail(asks.into_iter(), why);
                         if current {
                             self.lose(text, !lost);
                         }
+                        let why = if lost { Failure::Unreachable } else { Failure::Refused };
+                        self.fail(asks.into_iter(), why);
                     }
                     // A server that does not know a script it was just sent.
                     Remedy::BringScript | Remedy::GiveUp => {
@@ -270,32 +275,49 @@ impl<O: Outlet> Limiter<O> {
             Event::Connected(_) => {
                 self.health.connects.fetch_add(1, Relaxed);
                 self.health.set_link(LinkState::Up);
+                self.closed_idle = false;
                 if !self.unproven {
                     self.back();
                 }
             }
             Event::AttemptFailed(problem) => self.give_up_hope(problem),
-            Event::Lost => self.lose("the connection was closed".to_owned(), false),
+            // Idle, as when Redis closes connections that it thinks unused:
+            // worth a word only if it cannot be made again.
+            Event::Lost if self.flights.is_empty() => {
+                self.closed_idle = true;
+                self.reconnect();
+            }
+            Event::Lost => self.lose(CLOSED.to_owned(), false),
         }
     }
 
-    /// The connection is of no more use. `by_reply`: because of what the
-    /// server said on it, so that connecting again proves nothing.
+    /// The connection is of no more use, and requests were lost with it.
+    /// `by_reply`: because of what the server said on it, so that connecting
+    /// again proves nothing.
     fn lose(&mut self, why: String, by_reply: bool) {
         self.announce_away(&format!("lost: {why}"));
         self.unproven = by_reply;
-        self.link.reconnect(by_reply);
         if by_reply {
+            self.link.reconnect(true);
             self.health.set_link(LinkState::Down);
         } else {
-            self.hope_until = Instant::now() + self.patience;
-            self.health.set_link(LinkState::Connecting);
+            self.reconnect();
         }
+    }
+
+    fn reconnect(&mut self) {
+        self.link.reconnect(false);
+        self.hope_until = Instant::now() + self.patience;
+        self.health.set_link(LinkState::Connecting);
     }
 
     fn give_up_hope(&mut self, why: String) {
         self.health.set_link(LinkState::Down);
-        self.announce_away(&format!("unreachable: {why}"));
+        if self.closed_idle {
+            self.announce_away(&format!("lost: {CLOSED}, and then {why}"));
+        } else {
+            self.announce_away(&format!("unreachable: {why}"));
+        }
     }
 
     fn announce_away(&mut self, what: &str) {
