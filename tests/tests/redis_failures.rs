@@ -197,7 +197,8 @@ fn a_malformed_reply_is_a_failure_and_never_a_decision() {
 
 #[test]
 fn an_error_reply_is_a_failure_told_once() {
-    for reply in ["-ERR something\r\n", "-BUSY a script is running\r\n", "-NOPERM no\r\n"] {
+    for reply in ["-ERR something\r\n", "-BUSY a script\r\n", "-NOPERM no\r\n", "-NOSCRIPT no\r\n"]
+    {
         let fake = FakeRedis::answering(reply);
         let nginx = Nginx::start(&conf(&fake.url()));
         assert_failure_policy_for(&nginx, Duration::from_millis(200));

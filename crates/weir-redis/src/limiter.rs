@@ -9,26 +9,27 @@
 //! nothing, is followed by sending the same batch again: what may have been
 //! charged is never charged twice.
 
-mod flight;
+mod flights;
 mod health;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use redis::{Cmd, RedisResult, Value};
 use tokio::sync::mpsc::Receiver;
-use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 use weir_core::Verdict;
 
-use crate::batch::{self, MAX_BATCH};
+use crate::batch::{self, Batch, MAX_BATCH};
 use crate::error::{self, Failure, Remedy, printable};
 use crate::link::{Event, Link};
 use crate::places::Places;
 use crate::plan::{Ask, Plan};
 use crate::server::Server;
 
-use flight::{Flight, Landed};
+use flights::{Flight, Flights};
 pub use health::{Health, LinkState};
 
 /// The answer to the request of this ticket.
@@ -82,7 +83,7 @@ pub struct Limiter<O> {
     health: Arc<Health>,
     link: Link,
     places: Places,
-    flights: JoinSet<Landed>,
+    flights: Flights,
     /// Until when requests wait for the connection, while it is not there.
     hope_until: Instant,
     /// Since when Redis has been away, once that was logged, and how many
@@ -115,7 +116,7 @@ impl<O: Outlet> Limiter<O> {
             health,
             link: Link::new(server, deadline),
             places: Places::new(now),
-            flights: JoinSet::new(),
+            flights: Flights::default(),
             hope_until: now + deadline,
             away: None,
             unproven: false,
@@ -124,11 +125,16 @@ impl<O: Outlet> Limiter<O> {
         }
     }
 
-    /// Serves until the queue is closed and empty. Must run within a tokio
-    /// runtime with I/O and time.
+    /// Serves until the queue is closed and empty; what is under way then has
+    /// nobody left to hear of it. Must run within a tokio runtime with I/O and
+    /// time.
     pub async fn run(mut self, mut queue: Receiver<Ask>) {
         self.link.reconnect(false);
         let mut asks = Vec::with_capacity(MAX_BATCH);
+        // Armed by the first batch that finds it idle, and left to run: set
+        // once for a whole deadline's worth of batches.
+        let mut watch = pin!(sleep_until(self.hope_until.into()));
+        let mut watching = false;
         loop {
             let state = self.health.link();
             let takes = match state {
@@ -136,15 +142,20 @@ impl<O: Outlet> Limiter<O> {
                 LinkState::Connecting => false,
                 LinkState::Down => true,
             };
+            if !watching && let Some(deadline) = self.flights.next_deadline() {
+                watch.as_mut().reset(deadline.into());
+                watching = true;
+            }
             tokio::select! {
                 biased;
-                Some(landed) = self.flights.join_next(), if !self.flights.is_empty() => {
-                    match landed {
-                        Ok(landed) => self.land(landed),
-                        Err(error) => std::panic::resume_unwind(error.into_panic()),
-                    }
+                (flight, reply) = self.flights.landed(), if !self.flights.is_empty() => {
+                    self.land(flight, reply);
                 }
                 event = self.link.event() => self.link_event(event),
+                () = watch.as_mut(), if watching => {
+                    watching = false;
+                    self.give_up_overdue();
+                }
                 () = sleep_until(self.hope_until.into()), if state == LinkState::Connecting => {
                     self.give_up_hope(format!("no answer within {:?}", self.patience));
                 }
@@ -159,38 +170,37 @@ impl<O: Outlet> Limiter<O> {
                 }
             }
         }
-        while let Some(Ok(landed)) = self.flights.join_next().await {
-            self.land(landed);
-        }
     }
 
     fn send(&mut self, asks: &mut Vec<Ask>) {
         let now = Instant::now();
         // Whoever asked has given up on these; they are not charged.
         self.fail(asks.extract_if(.., |ask| ask.deadline <= now), Failure::Timeout);
-        let (Some(deadline), Some(connection)) =
-            (asks.iter().map(|ask| ask.deadline).max(), self.link.connection.clone())
-        else {
+        if asks.is_empty() {
             return;
-        };
+        }
         let asks = std::mem::replace(asks, Vec::with_capacity(MAX_BATCH));
+        let call = Batch::new(&self.prefix, &self.plans, &asks).evalsha();
         self.health.batches.fetch_add(1, Relaxed);
         self.health.batched.fetch_add(asks.len() as u64, Relaxed);
-        let flight = Flight {
-            connection,
-            generation: self.link.generation(),
-            prefix: Arc::clone(&self.prefix),
-            plans: Arc::clone(&self.plans),
-            asks,
-            deadline,
-        };
-        self.flights.spawn(flight.fly());
+        self.launch(call, asks, false);
     }
 
-    fn land(&mut self, landed: Landed) {
-        let Landed { generation, asks, round_trip, reply } = landed;
-        let current = generation == self.link.generation();
-        match reply {
+    fn launch(&mut self, call: Cmd, asks: Vec<Ask>, brings_script: bool) {
+        match self.link.connection.clone() {
+            Some(connection) => {
+                let generation = self.link.generation();
+                self.flights.send(connection, generation, call, asks, brings_script);
+            }
+            None => self.fail(asks.into_iter(), Failure::Unreachable),
+        }
+    }
+
+    fn land(&mut self, flight: Flight, reply: RedisResult<Value>) {
+        let current = flight.generation == self.link.generation();
+        let round_trip = flight.round_trip();
+        let asks = flight.asks;
+        let error = match reply {
             Ok(reply) => {
                 self.places.measured(round_trip, Instant::now());
                 match batch::decode(reply, &self.plans, &asks) {
@@ -200,32 +210,41 @@ impl<O: Outlet> Limiter<O> {
                         self.fail(asks.into_iter(), Failure::Malformed);
                     }
                 }
+                return;
             }
-            Err(None) => {
+            Err(error) => error,
+        };
+        let text = printable(&error.to_string());
+        match error::remedy_for(&error) {
+            // Nothing was run, so nothing can be charged twice.
+            Remedy::BringScript if current && !flight.brings_script => {
+                let call = Batch::new(&self.prefix, &self.plans, &asks).eval();
+                self.launch(call, asks, true);
+            }
+            Remedy::Reconnect => {
+                let lost = error.is_unrecoverable_error() || error.is_io_error();
                 if current {
-                    // A late reply must meet nobody: not pooled, closed.
-                    self.lose(format!("no answer within {:?}", self.patience), false);
+                    self.lose(text, !lost);
                 }
-                self.fail(asks.into_iter(), Failure::Timeout);
+                let why = if lost { Failure::Unreachable } else { Failure::Refused };
+                self.fail(asks.into_iter(), why);
             }
-            Err(Some(error)) => {
-                let text = printable(&error.to_string());
-                match error::remedy_for(&error) {
-                    Remedy::Reconnect => {
-                        let lost = error.is_unrecoverable_error() || error.is_io_error();
-                        if current {
-                            self.lose(text, !lost);
-                        }
-                        let why = if lost { Failure::Unreachable } else { Failure::Refused };
-                        self.fail(asks.into_iter(), why);
-                    }
-                    // A server that does not know a script it was just sent.
-                    Remedy::BringScript | Remedy::GiveUp => {
-                        self.fail(asks.into_iter(), Failure::Refused);
-                        self.complain(&text);
-                    }
-                }
+            Remedy::BringScript | Remedy::GiveUp => {
+                self.complain(&text);
+                self.fail(asks.into_iter(), Failure::Refused);
             }
+        }
+    }
+
+    /// No reply came in time: whoever asked has been answered by `on_error`.
+    fn give_up_overdue(&mut self) {
+        let overdue = self.flights.take_overdue(Instant::now());
+        if overdue.iter().any(|flight| flight.generation == self.link.generation()) {
+            // A late reply must meet nobody: not pooled, closed.
+            self.lose(format!("no answer within {:?}", self.patience), false);
+        }
+        for flight in overdue {
+            self.fail(flight.asks.into_iter(), Failure::Timeout);
         }
     }
 
