@@ -299,7 +299,7 @@ end
 
 
 -- stats(): this worker's counters since it started: decisions by outcome,
--- errors by reason, waiting, and the I/O thread's queued, wakeups, batches,
+-- errors by reason, waiting, pumps, and the I/O thread's queued, wakeups, batches,
 -- batched, connects and redis ("up", "connecting", "down", "not_started").
 function _M.stats()
     if not engine then
@@ -308,7 +308,7 @@ function _M.stats()
     local stats = engine:stats()
     stats.decisions = copy(decisions)
     stats.errors = copy(errors)
-    stats.waiting = pump.waiting()
+    stats.waiting, stats.pumps = pump.counts()
     return stats
 end
 

@@ -4,16 +4,21 @@ use std::process::Command;
 
 use weir_tests::{Conf, Nginx, Redis, process};
 
+/// Sends requests over this many connections for a second.
+fn load(nginx: &Nginx, connections: u32) {
+    let url = format!("http://127.0.0.1:{}/api", nginx.port());
+    let status = Command::new("wrk")
+        .args(["-t", "1", "-c", &connections.to_string(), "-d", "1", &url])
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("wrk runs");
+    assert!(status.success());
+}
+
 /// Sends requests until the worker has decided this many.
-fn decide(nginx: &Nginx, path: &str, decisions: u64) {
+fn decide(nginx: &Nginx, decisions: u64) {
     while decided(nginx) < decisions {
-        let url = format!("http://127.0.0.1:{}{path}", nginx.port());
-        let status = Command::new("wrk")
-            .args(["-t", "1", "-c", "64", "-d", "1", &url])
-            .stdout(std::process::Stdio::null())
-            .status()
-            .expect("wrk runs");
-        assert!(status.success());
+        load(nginx, 64);
     }
 }
 
@@ -25,23 +30,46 @@ fn resident_kb(pid: u32) -> u64 {
     process::status(pid, "VmRSS").trim_end_matches(" kB").parse().unwrap()
 }
 
-#[test]
-fn three_hundred_thousand_requests_leave_a_worker_as_large_as_fifty_thousand() {
-    let redis = Redis::start();
+fn start(redis: &Redis) -> Nginx {
     let policies = "api = { limit = \"1000/100ms\", on_error = \"closed\" }";
     let conf = Conf::new(&redis.url(), policies)
         .access("/api", "require(\"resty.weir\").access(\"api\", { key = ngx.var.connection })")
         .stats();
-    let nginx = Nginx::start(&conf);
+    Nginx::start(&conf)
+}
+
+#[test]
+fn three_hundred_thousand_requests_leave_a_worker_as_large_as_fifty_thousand() {
+    let redis = Redis::start();
+    let nginx = start(&redis);
     let worker = nginx.workers()[0];
-    decide(&nginx, "/api", 50_000);
+    decide(&nginx, 50_000);
     let mut sizes = vec![resident_kb(worker)];
     while decided(&nginx) < 300_000 {
-        decide(&nginx, "/api", decided(&nginx) + 25_000);
+        decide(&nginx, decided(&nginx) + 25_000);
         sizes.push(resident_kb(worker));
     }
     let grown = *sizes.last().unwrap() as i64 - sizes[0] as i64;
     assert!(grown < 1_024, "it grew by {grown} kB: {sizes:?}");
     assert_eq!(nginx.count("decisions.error_closed"), 0);
+    nginx.assert_calm_log();
+}
+
+/// After 100,000 wake-ups the pump hands over to a new timer, so that the
+/// memory of the old one is freed. Nobody notices.
+#[test]
+fn the_pump_hands_over_and_no_request_fails() {
+    let redis = Redis::start();
+    let nginx = start(&redis);
+    let worker = nginx.workers()[0];
+    let descriptors = || std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap().count();
+    load(&nginx, 4);
+    let before = descriptors();
+    while nginx.count("wakeups") < 105_000 {
+        load(&nginx, 4);
+    }
+    assert_eq!(nginx.count("decisions.error_closed"), 0);
+    assert_eq!(nginx.stat("pumps"), "2");
+    assert!(descriptors() <= before, "a socket was left open");
     nginx.assert_calm_log();
 }

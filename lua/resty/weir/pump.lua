@@ -48,6 +48,7 @@ local state = "off"
 local changed = -PATIENCE
 local doubtful = false
 local broken = false
+local pumps = 0
 
 -- Whether the worker has been told to exit.
 local leaving = false
@@ -159,6 +160,7 @@ end
 
 local function run()
     state, doubtful = "on", false
+    pumps = pumps + 1
     local ok, again, err = pcall(serve)
     state, changed = "off", now()
 
@@ -252,9 +254,9 @@ function _M.wait(ticket, timeout)
 end
 
 
--- How many requests wait.
-function _M.waiting()
-    return waiting
+-- How many requests wait, and how many pumps have run.
+function _M.counts()
+    return waiting, pumps
 end
 
 
