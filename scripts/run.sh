@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts a Redis of its own and nginx with nginx/nginx.conf, in the foreground;
-# Ctrl-C stops both. Called by `make run`.
+# Ctrl-C stops both. Called by `make run`. CONF names another nginx.conf,
+# REDIS_PORT another port for Redis.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -8,6 +9,8 @@ nginx=${NGINX:-nginx}
 unset NGINX # nginx itself takes it for sockets that it inherits
 redis=${REDIS_SERVER:-redis-server}
 redis_port=${REDIS_PORT:-16379}
+conf=${CONF:-$top/nginx/nginx.conf}
+url=http://127.0.0.1:$(sed -nE 's/^ *listen ([0-9]+);.*/\1/p' "$conf" | head -n 1)
 dir=$(mktemp -d)
 chmod 755 "$dir"
 redis_pid=''
@@ -42,14 +45,14 @@ redis_pid=$!
 # nginx's prefix: its files go there, and $prefix/lualib is Weir.
 mkdir "$dir/logs"
 ln -s "$top/target/stage/lualib" "$dir/lualib"
-REDIS_URL="redis://127.0.0.1:$redis_port/0" setsid "$nginx" -p "$dir" -c "$top/nginx/nginx.conf" \
+REDIS_URL="redis://127.0.0.1:$redis_port/0" setsid "$nginx" -p "$dir" -c "$conf" \
     -e stderr -g "daemon off; pid $dir/nginx.pid; $modules" &
 nginx_pid=$!
 
 tries=0
-until curl -s -o "$dir/first" http://127.0.0.1:8080/; do
+until curl -s -o "$dir/first" "$url/"; do
     if ! kill -0 "$nginx_pid" 2>/dev/null; then
-        echo 'nginx did not start; its message is above. Is port 8080 free?' >&2
+        echo 'nginx did not start; its message is above. Is the port free?' >&2
         exit 1
     fi
     if ! kill -0 "$redis_pid" 2>/dev/null; then
@@ -58,17 +61,17 @@ until curl -s -o "$dir/first" http://127.0.0.1:8080/; do
         exit 1
     fi
     tries=$((tries + 1))
-    [ "$tries" -lt 100 ] || { echo 'no answer on port 8080' >&2; exit 1; }
+    [ "$tries" -lt 100 ] || { echo "no answer from $url" >&2; exit 1; }
     sleep 0.1
 done
 
-cat <<'TEXT'
+cat <<TEXT
 
-Weir runs on http://127.0.0.1:8080 (Ctrl-C stops it). Try:
+Weir runs on $url (Ctrl-C stops it). Try:
 
-  curl -i http://127.0.0.1:8080/api/hello
-  for i in 1 2 3 4 5 6; do curl -si http://127.0.0.1:8080/login | grep -E 'HTTP|Retry|RateLimit'; echo; done
-  curl -s http://127.0.0.1:8080/weir/stats
+  curl -i $url/api/hello
+  for i in 1 2 3 4 5 6; do curl -si $url/login | grep -E 'HTTP|Retry|RateLimit'; echo; done
+  curl -s $url/weir/stats
 
 TEXT
 wait "$nginx_pid"
