@@ -41,7 +41,7 @@ install: build ## Install into $(PREFIX)/lualib (set PREFIX=DIR)
 stage:
 	@$(MAKE) --no-print-directory install PREFIX='$(CURDIR)/$(STAGE)'
 
-bench: setup stage ## Compare with no limiter and with a Lua glue, side by side
+bench: setup stage ## Measure what the limiter adds to a request
 	$(CARGO) run --release --locked -p weir-tests --bin bench
 
 clean: ## Remove everything built

@@ -16,16 +16,41 @@ chmod 755 "$dir"
 redis_pid=''
 nginx_pid=''
 
+# end PID SIGNAL: asks, waits up to five seconds, and then insists.
+end() {
+    [ -n "$1" ] || return 0
+    kill "-$2" "$1" 2>/dev/null || return 0
+    tries=0
+    while kill -0 "$1" 2>/dev/null && [ "$tries" -lt 50 ]; do
+        tries=$((tries + 1))
+        sleep 0.1
+    done
+    kill -KILL "$1" 2>/dev/null || true
+}
+
 stop() {
     trap - INT TERM EXIT
-    [ -z "$nginx_pid" ] || kill -QUIT "$nginx_pid" 2>/dev/null || true
-    [ -z "$nginx_pid" ] || wait "$nginx_pid" 2>/dev/null || true
-    [ -z "$redis_pid" ] || kill "$redis_pid" 2>/dev/null || true
-    [ -z "$redis_pid" ] || wait "$redis_pid" 2>/dev/null || true
+    end "$nginx_pid" QUIT
+    end "$redis_pid" TERM
     rm -rf "$dir"
 }
 trap stop EXIT
 trap 'exit 0' INT TERM
+
+# ready PID COMMAND...: waits until the command succeeds; fails if the process
+# ends before, or ten seconds pass.
+ready() {
+    pid=$1
+    shift
+    tries=0
+    until "$@" >/dev/null 2>&1; do
+        kill -0 "$pid" 2>/dev/null || return 1
+        tries=$((tries + 1))
+        [ "$tries" -lt 100 ] || return 1
+        sleep 0.1
+    done
+    kill -0 "$pid" 2>/dev/null
+}
 
 # Debian's nginx loads the Lua module; OpenResty has it built in.
 modules=''
@@ -39,8 +64,13 @@ fi
 # Each in a session of its own: Ctrl-C is this script's to handle, so that
 # nginx quits with its requests done and Redis stays until then.
 setsid "$redis" --port "$redis_port" --bind 127.0.0.1 --save '' --appendonly no \
-    --dir "$dir" --loglevel warning >"$dir/redis.log" 2>&1 &
+    --dir "$dir" --loglevel notice >"$dir/redis.log" 2>&1 &
 redis_pid=$!
+ready "$redis_pid" grep -q 'Ready to accept connections' "$dir/redis.log" || {
+    echo "Redis did not start on port $redis_port (REDIS_PORT sets another):" >&2
+    cat "$dir/redis.log" >&2
+    exit 1
+}
 
 # nginx's prefix: its files go there, and $prefix/lualib is Weir.
 mkdir "$dir/logs"
@@ -48,22 +78,11 @@ ln -s "$top/target/stage/lualib" "$dir/lualib"
 REDIS_URL="redis://127.0.0.1:$redis_port/0" setsid "$nginx" -p "$dir" -c "$conf" \
     -e stderr -g "daemon off; pid $dir/nginx.pid; $modules" &
 nginx_pid=$!
-
-tries=0
-until curl -s -o "$dir/first" "$url/"; do
-    if ! kill -0 "$nginx_pid" 2>/dev/null; then
-        echo 'nginx did not start; its message is above. Is the port free?' >&2
-        exit 1
-    fi
-    if ! kill -0 "$redis_pid" 2>/dev/null; then
-        echo "Redis did not start on port $redis_port (REDIS_PORT sets another):" >&2
-        cat "$dir/redis.log" >&2
-        exit 1
-    fi
-    tries=$((tries + 1))
-    [ "$tries" -lt 100 ] || { echo "no answer from $url" >&2; exit 1; }
-    sleep 0.1
-done
+# It writes its pid once it has its ports.
+ready "$nginx_pid" test -s "$dir/nginx.pid" && ready "$nginx_pid" curl -s "$url/" || {
+    echo "nginx did not start; its message is above. Is the port of $url free?" >&2
+    exit 1
+}
 
 cat <<TEXT
 

@@ -44,7 +44,12 @@ local decisions = {
     error_closed = 0,
 }
 local errors = {}
-local logged_at = {}
+
+-- Where a request can still be answered.
+local ANSWERING_PHASES = { rewrite = true, access = true, content = true }
+
+-- Where a light thread can wait.
+local WAITING_PHASES = { rewrite = true, access = true, content = true, timer = true }
 
 
 -- The library stays loaded over a reload and the Lua files do not: after an
@@ -96,6 +101,7 @@ function _M.setup(config)
     policies = checked:policies()
     timeout = checked:timeout()
     for name, policy in pairs(policies) do
+        policy.logged_at = {}
         if not policy.key then
             policy.key_function = config.policies[name].key
         end
@@ -136,6 +142,11 @@ end
 -- Asks for a decision. Returns a waiter, or nil and the reason in one word,
 -- with more to say about it for the log.
 local function ask(policy, opts)
+    local phase = get_phase()
+    if not WAITING_PHASES[phase] then
+        return nil, "bad_phase", "nothing can be waited for in " .. phase
+    end
+
     local override
     if opts ~= nil then
         if type(opts) ~= "table" then
@@ -176,11 +187,11 @@ end
 
 local function log_error(name, policy, reason, detail)
     local time = now()
-    local last = logged_at[reason]
+    local last = policy.logged_at[reason]
     if last and time - last < LOG_PAUSE then
         return
     end
-    logged_at[reason] = time
+    policy.logged_at[reason] = time
     log(ERR, "weir: no decision for policy ", name, ": ", reason,
         detail and ": " or "", detail or "", "; on_error is ", policy.on_error,
         " (told at most every ", LOG_PAUSE, " s)")
@@ -217,9 +228,12 @@ end
 
 
 -- One client request is one unit: an internal redirect (try_files, error_page,
--- ngx.exec) runs the access phase again, and is not counted again.
+-- ngx.exec) runs the access phase again, and is not counted again. A rewrite
+-- makes a request internal as well, before it is counted; but only one that was
+-- counted has our headers, which outlive a redirect as ngx.ctx does not.
 local function is_counted_already(opts)
-    return is_internal() and not (type(opts) == "table" and opts.internal)
+    return is_internal() and ngx.header["RateLimit-Limit"] ~= nil
+        and not (type(opts) == "table" and opts.internal)
 end
 
 
@@ -240,6 +254,9 @@ end
 -- this request; opts.internal counts an internal redirect too.
 function _M.access(name, opts)
     local policy = find(name)
+    if not ANSWERING_PHASES[get_phase()] then
+        error("weir: access() cannot answer in " .. get_phase() .. "_by_lua", 2)
+    end
     if is_counted_already(opts) then
         return
     end
@@ -266,14 +283,10 @@ end
 
 -- check(policy, opts): the same decision as a table, answering nothing:
 -- allowed, limit, remaining, retry_after, reset (seconds, fractions kept;
--- retry_after is nil if there is nothing to wait for), and source: "redis",
--- "on_error" (with the reason in `reason` and no numbers), or "internal".
+-- retry_after is nil if there is nothing to wait for), and source: "redis", or
+-- "on_error" with the reason in `reason` and no numbers. Counts at each call.
 function _M.check(name, opts)
     local policy = find(name)
-    if is_counted_already(opts) then
-        return { allowed = true, source = "internal" }
-    end
-
     local decision, reason = decide(name, policy, opts)
     if not decision then
         return { allowed = policy.on_error == "open", source = "on_error", reason = reason }

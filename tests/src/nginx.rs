@@ -25,6 +25,8 @@ pub struct Conf {
     pub init_worker: String,
     /// Worker processes.
     pub workers: u32,
+    /// `worker_connections`.
+    pub connections: u32,
 }
 
 impl Conf {
@@ -44,6 +46,7 @@ impl Conf {
             http: String::new(),
             init_worker: String::new(),
             workers: 1,
+            connections: 4096,
         }
     }
 
@@ -99,7 +102,7 @@ impl Conf {
     }
 
     fn text(&self, port: u16) -> String {
-        let Self { setup, locations, main, http, init_worker, workers } = self;
+        let Self { setup, locations, main, http, init_worker, workers, connections } = self;
         let modules = &*MODULES;
         let (lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
         format!(
@@ -109,7 +112,7 @@ impl Conf {
             pid nginx.pid;
             error_log error.log notice;
             {main}
-            events {{ worker_connections 4096; }}
+            events {{ worker_connections {connections}; }}
             http {{
                 access_log off;
                 client_body_temp_path body;

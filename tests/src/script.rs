@@ -1,5 +1,6 @@
 //! The decision script, called directly, with the test's clock.
 
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use redis::{Connection, Value};
@@ -63,9 +64,24 @@ impl Script {
         keys
     }
 
-    /// The connection.
-    pub fn connection(&mut self) -> &mut Connection {
-        &mut self.connection
+    /// The server's clock, in microseconds since the epoch.
+    pub fn server_us(&mut self) -> u64 {
+        let (seconds, micros): (u64, u64) =
+            redis::cmd("TIME").query(&mut self.connection).expect("the time");
+        seconds * 1_000_000 + micros
+    }
+
+    /// When a key will go, in milliseconds since the epoch, as close as can be
+    /// told with the commands of Redis 6.2; -1 for never, -2 for no key.
+    pub fn expiry_ms(&mut self, key: &str) -> RangeInclusive<i64> {
+        let before = self.server_us();
+        let left: i64 =
+            redis::cmd("PTTL").arg(key).query(&mut self.connection).expect("the time left");
+        let after = self.server_us();
+        if left < 0 {
+            return left..=left;
+        }
+        (before / 1_000) as i64 + left - 1..=after.div_ceil(1_000) as i64 + left + 1
     }
 }
 

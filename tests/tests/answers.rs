@@ -100,52 +100,69 @@ fn check_decides_and_answers_nothing() {
     assert!(retry_after > 9.0 && retry_after <= 9.9, "seconds with their fraction: {retry_after}");
 }
 
-/// Promise 3: however nginx routes a request, it is charged once.
+/// Promise 3: however nginx routes a request, it is charged once, and never not
+/// at all.
 #[test]
 fn a_request_is_charged_once_however_it_is_routed() {
     let redis = Redis::start();
     let limited = "access_by_lua_block { require(\"resty.weir\").access(\"api\") }";
+    let ok = "content_by_lua_block { ngx.print('ok') }";
     let conf = Conf::new(&redis.url(), "api = { limit = \"100/1h\" }")
         .limited("/one", "api")
-        .server(&format!("location /error {{ {limited} error_page 404 /one; return 404; }}"))
         .server(&format!("location /tries {{ {limited} try_files /none /one; }}"))
         .server(&format!("location /named {{ {limited} try_files /none @named; }}"))
-        .server(&format!(
-            "location @named {{ {limited} content_by_lua_block {{ ngx.print('ok') }} }}"
-        ))
+        .server(&format!("location @named {{ {limited} {ok} }}"))
         .server(&format!(
             "location /exec {{ {limited} content_by_lua_block {{ ngx.exec('/one') }} }}"
+        ))
+        .server(&format!(
+            "location /error {{ {limited} error_page 404 /one; \
+             content_by_lua_block {{ ngx.exit(404) }} }}"
         ))
         .server(&format!(
             "location /sub {{ {limited} content_by_lua_block {{ \
              local a = ngx.location.capture('/one') local b = ngx.location.capture('/one') \
              ngx.print(a.body, b.body) }} }}"
         ))
+        // Made internal before the access phase has run.
+        .server("location /last { rewrite ^ /one last; }")
+        .server(&format!("location /break {{ rewrite ^ /other break; {limited} {ok} }}"))
+        .server(&format!(
+            "location /uri {{ rewrite_by_lua_block {{ ngx.req.set_uri('/other') }} {limited} {ok} }}"
+        ))
+        .server("location /return { error_page 418 = @named; return 418; }")
+        .server("location /front { try_files /none /one; }")
+        // An internal redirect counted on purpose.
         .access("/counted", "require(\"resty.weir\").access(\"api\", { internal = true })")
-        .server(
-            "location /twice { access_by_lua_block { require(\"resty.weir\").access(\"api\") } \
-                 content_by_lua_block { ngx.exec('/counted') } }",
-        );
+        .server(&format!(
+            "location /twice {{ {limited} content_by_lua_block {{ ngx.exec('/counted') }} }}"
+        ));
     let nginx = Nginx::start(&conf);
     let client = nginx.client();
     let charged = || redis.command::<usize>("ZCARD weir:{$remote_addr=127.0.0.1}:api:log:1h");
     for (path, units) in [
         ("/one", 1),
-        ("/error", 0), // `return` answers in the rewrite phase, before access
         ("/tries", 1),
         ("/named", 1),
         ("/exec", 1),
+        ("/error", 1),
         ("/sub", 1),
-        ("/twice", 2), // internal = true counts an internal redirect on purpose
+        ("/last", 1),
+        ("/break", 1),
+        ("/uri", 1),
+        ("/return", 1),
+        ("/front", 1),
+        ("/twice", 2),
     ] {
         let before = charged();
-        client.get(path);
+        let answer = client.get(path);
+        assert!(answer.body.starts_with("ok"), "{path}: {answer:?}");
+        assert!(answer.has_limit_headers(), "{path}");
         assert_eq!(charged() - before, units, "{path}");
     }
     nginx.assert_calm_log();
 }
 
-/// A refusal is not turned into another request by `error_page`.
 #[test]
 fn stats_count_the_decisions_of_this_worker() {
     let redis = Redis::start();
@@ -173,7 +190,12 @@ fn many_requests_share_a_call() {
     let nginx = Nginx::start(
         &Conf::new(&redis.url(), "api = { limit = \"1000000/1h\" }").limited("/api", "api").stats(),
     );
-    nginx.client().get("/api");
+    // How many calls may be under way depends on the shortest round trip seen.
+    for _ in 0..50 {
+        nginx.client().get("/api");
+    }
+    let calls = || (nginx.count("batches"), nginx.count("batched"));
+    let before = calls();
     redis.freeze();
     let thaw = std::thread::spawn({
         let pid = redis.pid();
@@ -185,6 +207,40 @@ fn many_requests_share_a_call() {
     let statuses = weir_tests::in_parallel(60, |_| nginx.client().get("/api").status);
     thaw.join().unwrap();
     assert!(statuses.iter().all(|&status| status == 200));
-    let (batches, batched) = (nginx.count("batches"), nginx.count("batched"));
+    let (batches, batched) = (calls().0 - before.0, calls().1 - before.1);
+    assert_eq!(batched, 60);
     assert!(batched > 2 * batches, "{batched} requests left in {batches} calls");
+}
+
+/// check() waits where nginx lets it, timers included; elsewhere it fails by
+/// policy without charging, and access() is refused.
+#[test]
+fn where_nothing_can_be_waited_for_nothing_is_charged() {
+    let redis = Redis::start();
+    let check = |key| format!("require(\"resty.weir\").check(\"api\", {{ key = \"{key}\" }})");
+    let conf = Conf::new(&redis.url(), "api = { limit = \"9/1h\", on_error = \"closed\" }")
+        .content("/timer", &format!("ngx.timer.at(0, function() {} end)", check("timer")))
+        .server(&format!("location /log {{ log_by_lua_block {{ {} }} return 204; }}", check("log")))
+        .server(
+            "location /filter { header_filter_by_lua_block { \
+             ngx.header.said = select(2, pcall(require(\"resty.weir\").access, \"api\")) } \
+             content_by_lua_block { ngx.print(\"ok\") } }",
+        )
+        .stats();
+    let nginx = Nginx::start(&conf);
+    nginx.client().get("/timer");
+    weir_tests::wait_until("the timer has counted", Duration::from_secs(2), || {
+        redis.command::<usize>("DBSIZE") == 1
+    });
+    nginx.client().get("/log");
+    let said = nginx.client().get("/filter");
+    assert!(
+        said.header("said")
+            .is_some_and(|text| text.contains("access() cannot answer in header_filter")),
+        "{said:?}"
+    );
+    assert_eq!(nginx.count("errors.bad_phase"), 1);
+    assert_eq!(nginx.log_lines("bad_phase: nothing can be waited for in log").len(), 1);
+    let keys: Vec<String> = redis.command("KEYS *");
+    assert_eq!(keys, ["weir:{=timer}:api:log:1h"]);
 }

@@ -88,6 +88,16 @@ fn refused() -> Vec<(String, &'static str)> {
             format!("{{ {REDIS}, {policies}, runtime_dir = \"/{}\" }}", "x".repeat(70)),
             "runtime_dir: must be at most 70 bytes long",
         ),
+        (
+            format!("{{ {REDIS}, {policies}, runtime_dir = \"/no/such/dir\" }}"),
+            "runtime_dir: \"/no/such/dir\" is not a directory",
+        ),
+        (format!("{{ {REDIS}, policy = {{}} }}"), "policy: unknown field; known here are redis,"),
+        (policy("limt = \"1/s\""), "policies.login.limt: unknown field; known here are limit,"),
+        (
+            format!("{{ redis = {{ url = \"redis://h:0\" }}, {policies} }}"),
+            "redis.url: the port must be from 1 to 65535",
+        ),
         (format!("{{ {policies} }}"), "redis: missing"),
         (format!("{{ redis = {{}}, {policies} }}"), "redis.url: missing"),
         (

@@ -178,6 +178,44 @@ fn clients_that_hang_up_on_a_dead_redis_leave_nobody_waiting() {
     redis.thaw();
 }
 
+/// The timer that tells of the exit may not be had; the worker leaves all the
+/// same, a little later.
+#[test]
+fn a_worker_without_timers_to_spare_leaves_too() {
+    let redis = Redis::start();
+    for limit in ["lua_max_pending_timers 1;", "lua_max_running_timers 1;"] {
+        let mut conf = conf(&redis);
+        conf.http = limit.to_owned();
+        let mut nginx = Nginx::start(&conf);
+        assert_eq!(nginx.client().get("/api").status, 200);
+        nginx.quit(Duration::from_secs(5));
+        assert_eq!(nginx.log_lines("the pump stopped"), Vec::<String>::new());
+    }
+}
+
+/// A pump that cannot connect to its own worker leaves no socket behind.
+#[test]
+fn a_socket_that_was_never_used_is_removed() {
+    let redis = Redis::start();
+    let dir = open_dir();
+    let mut stopped = 0;
+    // With one of these numbers of timers there is a connection left for the
+    // pump's own timer, and none for its socket.
+    for timers in 1..=5 {
+        let mut conf = with_runtime_dir(conf(&redis), dir.path());
+        conf.connections = 8;
+        conf.init_worker =
+            format!("for _ = 1, {timers} do ngx.timer.at(0, function() ngx.sleep(0.5) end) end");
+        let nginx = Nginx::start(&conf);
+        wait_until("a pump runs", Duration::from_secs(5), || {
+            Client::without_keepalive(nginx.port()).get("/api").status == 200
+        });
+        stopped += nginx.log_lines("the pump stopped: no connection to the worker itself").len();
+        assert_eq!(entries(dir.path()), 0);
+    }
+    assert_eq!(stopped, 1);
+}
+
 /// A timer that may not run carries nothing: nobody waits for it blindly, and
 /// it is tried again.
 #[test]
@@ -210,13 +248,15 @@ fn without_a_pump_requests_fail_by_policy_until_there_is_one() {
 #[test]
 fn a_runtime_dir_that_cannot_be_used_fails_by_policy() {
     let redis = Redis::start();
-    let nginx = Nginx::start(&with_runtime_dir(conf(&redis), "/no/such/dir".as_ref()));
+    // Not for nginx's workers, who are nobody.
+    let dir = TempDir::new().unwrap();
+    let nginx = Nginx::start(&with_runtime_dir(conf(&redis), dir.path()));
     for _ in 0..20 {
         let answer = nginx.client().get("/api");
         assert_eq!(answer.status, 503);
         assert!(answer.elapsed < Duration::from_millis(150));
     }
-    let lines = nginx.log_lines("no socket in runtime_dir: /no/such/dir");
+    let lines = nginx.log_lines("no socket in runtime_dir: ");
     assert_eq!(lines.len(), 1, "{}", nginx.error_log());
 }
 
@@ -256,15 +296,16 @@ fn faults_at_the_request_fail_by_policy() {
         ("/closed/key", 503, "bad_key"),
         ("/closed/opts", 503, "bad_options: opts must be a table, not a string"),
         ("/closed/unknown", 503, "bad_options"),
-        ("/raises", 503, "fault"),
-        ("/number", 503, "bad_key"),
+        ("/raises", 503, "for policy raises: bad_key: the key function raised: "),
+        ("/number", 503, "for policy number: bad_key: the key must be a string"),
     ] {
         let answer = nginx.client().get(path);
         assert_eq!((answer.status, answer.has_limit_headers()), (status, false), "{path}");
         assert!(!nginx.log_lines(message).is_empty(), "{path}: {}", nginx.error_log());
     }
-    assert_eq!(nginx.count("errors.bad_key"), 3);
-    assert_eq!(nginx.log_lines("bad_key").len(), 1, "told once in a while");
+    nginx.client().get("/raises");
+    assert_eq!(nginx.count("errors.bad_key"), 5);
+    assert_eq!(nginx.log_lines("bad_key").len(), 4, "told once for each policy");
     assert_eq!(nginx.count("waiting"), 0);
 }
 

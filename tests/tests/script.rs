@@ -77,15 +77,14 @@ fn a_denied_request_leaves_the_key_untouched() {
     assert_eq!(admitted(&mut script, at(0), 1), 1);
     assert_eq!(admitted(&mut script, at(500), 9), 9);
     let key = script.keys(0, "client").remove(0);
-    let state = |redis: &Redis| -> (Value, u64) {
-        let expires: u64 = redis.command(&format!("PEXPIRETIME {key}"));
-        (redis.command(&format!("DUMP {key}")), expires)
-    };
-    let before = state(&redis);
+    let dump = || redis.command::<Value>(&format!("DUMP {key}"));
+    let (before, expiry) = (dump(), script.expiry_ms(&key));
     for millis in 501..2_000 {
         assert_eq!(admitted(&mut script, at(millis), 1), 0);
     }
-    assert_eq!(state(&redis), before);
+    assert_eq!(dump(), before);
+    let same = script.expiry_ms(&key);
+    assert!(same.start() <= expiry.end() && expiry.start() <= same.end(), "{same:?} {expiry:?}");
     assert_eq!(admitted(&mut script, at(59_999), 1), 0);
     assert_eq!(admitted(&mut script, at(60_000), 2), 1, "the first entry has left");
 }

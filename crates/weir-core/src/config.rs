@@ -50,7 +50,7 @@ pub struct RedisConfig {
 impl Config {
     /// Checks a whole configuration.
     pub fn check(config: Value) -> Result<Self, ConfigError> {
-        let mut fields = Fields::of("", config)?;
+        let mut fields = Fields::of("", config, &["redis", "runtime_dir", "policies"])?;
         let redis = RedisConfig::check(fields.required("redis")?)?;
         let runtime_dir = fields.string("runtime_dir")?;
         if let Some(dir) = &runtime_dir
@@ -63,14 +63,13 @@ impl Config {
             return Err(ConfigError::new("runtime_dir", problem));
         }
         let policies = policies(fields.required("policies")?)?;
-        fields.finish()?;
         Ok(Self { redis, runtime_dir, policies })
     }
 }
 
 impl RedisConfig {
     fn check(config: Value) -> Result<Self, ConfigError> {
-        let mut fields = Fields::of("redis", config)?;
+        let mut fields = Fields::of("redis", config, &["url", "timeout", "queue", "prefix"])?;
         let url = match fields.string("url")? {
             Some(url) => url,
             None => return Err(fields.missing("url", "a string like \"redis://127.0.0.1:6379/0\"")),
@@ -88,7 +87,6 @@ impl RedisConfig {
         if !is_name(&prefix) {
             return Err(fields.wrong("prefix", NAME_RULE));
         }
-        fields.finish()?;
         Ok(Self { url, timeout, queue: queue as usize, prefix })
     }
 }
@@ -115,7 +113,8 @@ fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
             format!("the name {NAME_RULE}"),
         ));
     }
-    let mut fields = Fields::of(format!("policies.{name}"), config)?;
+    let known = ["limit", "key", "on_error", "error_status"];
+    let mut fields = Fields::of(format!("policies.{name}"), config, &known)?;
     let rate: Rate = match fields.string("limit")? {
         Some(text) => {
             text.parse().map_err(|error| fields.wrong("limit", format!("{text:?}: {error}")))?
@@ -132,7 +131,6 @@ fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
         }
     };
     let error_status = fields.whole_number("error_status", 400..=599)?.unwrap_or(503) as u16;
-    fields.finish()?;
     let limits = vec![Limit { algorithm: Algorithm::SlidingLog, rate }];
     Ok(Policy { name, limits, key, on_error, error_status })
 }

@@ -15,8 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
+
+/// How often the pump is woken though there is nothing to carry, to see whether
+/// the worker is to exit: in case the timer that tells it could not be had.
+const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The half that both threads see.
 #[derive(Debug, Default)]
@@ -42,7 +47,7 @@ impl Rung {
 /// What the worker tells the thread's [`Bell`].
 pub(crate) enum Order {
     /// A pump is about to connect here.
-    Await(Meeting),
+    Await(UnixListener),
     /// Wake the pump: the worker is to exit.
     Ring,
 }
@@ -68,18 +73,21 @@ impl Bell {
 
     /// Carries out orders until the worker has dropped its end.
     pub(crate) async fn serve(&self, mut orders: UnboundedReceiver<Order>) {
-        let mut awaited: Option<(tokio::net::UnixListener, Meeting)> = None;
+        let mut awaited: Option<tokio::net::UnixListener> = None;
+        let mut heartbeat = tokio::time::interval(HEARTBEAT);
         loop {
             let accepted = async {
                 match &awaited {
-                    Some((listener, _)) => listener.accept().await,
+                    Some(listener) => listener.accept().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 order = orders.recv() => match order {
                     // A pump that never came is not waited for any longer.
-                    Some(Order::Await(mut meeting)) => awaited = meeting.listen().map(|l| (l, meeting)),
+                    Some(Order::Await(listener)) => {
+                        awaited = tokio::net::UnixListener::from_std(listener).ok();
+                    }
                     Some(Order::Ring) => self.ring_anyway(),
                     None => return,
                 },
@@ -87,12 +95,12 @@ impl Bell {
                     if let Ok((stream, _)) = accepted
                         && is_own(&stream)
                     {
-                        // The path is gone once `awaited` is dropped.
                         awaited = None;
                         *self.stream.borrow_mut() = stream.into_std().ok();
                         self.ring_anyway();
                     }
                 }
+                _ = heartbeat.tick() => self.ring(),
             }
         }
     }
@@ -125,15 +133,14 @@ fn is_own(stream: &tokio::net::UnixStream) -> bool {
 /// A place where pump and thread meet: a socket in a private directory, both
 /// gone when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Meeting {
-    listener: Option<UnixListener>,
+pub(crate) struct Place {
     dir: PathBuf,
     path: PathBuf,
 }
 
-impl Meeting {
+impl Place {
     /// Makes one in `runtime_dir`, or in the first directory that will do.
-    pub(crate) fn new(runtime_dir: Option<&str>) -> io::Result<Self> {
+    pub(crate) fn new(runtime_dir: Option<&str>) -> io::Result<(Self, UnixListener)> {
         let temporary = std::env::var("TMPDIR").ok();
         let usual = [temporary.as_deref(), Some("/dev/shm"), Some("/tmp")];
         let candidates = match runtime_dir {
@@ -143,14 +150,14 @@ impl Meeting {
         let mut problem = io::Error::from(io::ErrorKind::NotFound);
         for parent in candidates.into_iter().flatten() {
             match Self::within(Path::new(parent)) {
-                Ok(meeting) => return Ok(meeting),
+                Ok(made) => return Ok(made),
                 Err(error) => problem = io::Error::new(error.kind(), format!("{parent}: {error}")),
             }
         }
         Err(problem)
     }
 
-    fn within(parent: &Path) -> io::Result<Self> {
+    fn within(parent: &Path) -> io::Result<(Self, UnixListener)> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // The mode keeps others out, and creating fails for a name that is
         // there already, so the name need not be a secret.
@@ -164,25 +171,19 @@ impl Meeting {
                 created => break created.map(|()| dir)?,
             }
         };
-        let mut meeting = Self { listener: None, path: dir.join("s"), dir };
-        let listener = UnixListener::bind(&meeting.path)?;
+        let place = Self { path: dir.join("s"), dir };
+        let listener = UnixListener::bind(&place.path)?;
         listener.set_nonblocking(true)?;
-        meeting.listener = Some(listener);
-        Ok(meeting)
+        Ok((place, listener))
     }
 
     /// Where to connect to.
     pub(crate) fn path(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
-
-    /// The listener, once, within a tokio runtime.
-    fn listen(&mut self) -> Option<tokio::net::UnixListener> {
-        tokio::net::UnixListener::from_std(self.listener.take()?).ok()
-    }
 }
 
-impl Drop for Meeting {
+impl Drop for Place {
     fn drop(&mut self) {
         // Nothing is lost if either is gone already.
         let _ = std::fs::remove_file(&self.path);

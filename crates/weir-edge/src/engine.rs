@@ -1,7 +1,9 @@
 //! The engine: what Lua holds of a configuration, and calls for each request.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,7 @@ use mlua::prelude::*;
 use weir_core::decision::{Standing, Wait};
 use weir_core::fields::{Fields, refusal_body};
 use weir_core::{Config, ConfigError};
-use weir_redis::{Answer, Ask, Plan, Server, Severity, Source};
+use weir_redis::{Answer, Ask, Health, Plan, Server, Source};
 
 use crate::worker::Worker;
 use crate::{lua_config, policies};
@@ -31,6 +33,11 @@ impl Engine {
         let config = Config::check(lua_config::take(config, "", 0)?)?;
         let server = Server::parse(&config.redis.url)
             .map_err(|error| ConfigError::new("redis.url", error.to_string()))?;
+        if let Some(dir) = &config.runtime_dir
+            && !Path::new(dir).is_dir()
+        {
+            return Err(ConfigError::new("runtime_dir", format!("{dir:?} is not a directory")));
+        }
         let plans = config.policies.iter().map(Plan::new).collect();
         Ok(Self { config, server, plans, worker: RefCell::new(None), last_ticket: Cell::new(0) })
     }
@@ -106,27 +113,26 @@ impl Engine {
         self.worker.borrow().as_ref()?.next_answer().map(LuaAnswer)
     }
 
-    /// `notice()`: the next line for the error log as `is_error, text`, or nil.
-    fn notice(&self) -> Option<(bool, String)> {
-        let notice = self.worker.borrow().as_ref()?.next_notice()?;
-        Some((notice.severity == Severity::Error, notice.text))
+    /// `line()`: the next line for the error log, or nil.
+    fn line(&self) -> Option<String> {
+        self.worker.borrow().as_ref()?.next_line()
     }
 
     /// `stats()`: the engine's share of them.
     fn stats(&self, lua: &Lua) -> LuaResult<LuaTable> {
-        let stats = lua.create_table()?;
         let worker = self.worker.borrow();
-        let Some(worker) = &*worker else {
-            stats.set("redis", "not_started")?;
-            return Ok(stats);
+        let worker = worker.as_ref();
+        let health = worker.map(Worker::health);
+        let count = |counter: fn(&Health) -> &AtomicU64| {
+            health.map_or(0, |health| counter(health).load(Relaxed))
         };
-        let health = worker.health();
-        stats.set("redis", health.link().word())?;
-        stats.set("queued", worker.queued())?;
-        stats.set("wakeups", worker.wakeups())?;
-        stats.set("batches", health.batches.load(Relaxed))?;
-        stats.set("batched", health.batched.load(Relaxed))?;
-        stats.set("connects", health.connects.load(Relaxed))?;
+        let stats = lua.create_table()?;
+        stats.set("redis", health.map_or("not_started", |health| health.link().word()))?;
+        stats.set("queued", worker.map_or(0, Worker::queued))?;
+        stats.set("wakeups", worker.map_or(0, Worker::wakeups))?;
+        stats.set("batches", count(|health| &health.batches))?;
+        stats.set("batched", count(|health| &health.batched))?;
+        stats.set("connects", count(|health| &health.connects))?;
         Ok(stats)
     }
 
@@ -187,9 +193,12 @@ impl LuaUserData for Engine {
             Some(answer) => answer.into_lua_multi(lua),
             None => LuaNil.into_lua_multi(lua),
         });
-        methods.add_method("notice", |lua, engine, ()| match engine.notice() {
-            Some(notice) => notice.into_lua_multi(lua),
-            None => LuaNil.into_lua_multi(lua),
+        methods.add_method("line", |_, engine, ()| Ok(engine.line()));
+        methods.add_method("met", |_, engine, ()| {
+            if let Some(worker) = &*engine.worker.borrow() {
+                worker.met();
+            }
+            Ok(())
         });
         methods.add_method("clear", |_, engine, ()| {
             if let Some(worker) = &*engine.worker.borrow() {

@@ -11,9 +11,9 @@ use std::thread::{Builder, JoinHandle};
 
 use tokio::sync::mpsc;
 use weir_core::Config;
-use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Notice, Outlet, Plan, Server};
+use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Outlet, Plan, Server};
 
-use crate::bell::{Bell, Meeting, Order, Rung};
+use crate::bell::{Bell, Order, Place, Rung};
 use crate::sys;
 
 /// How many log lines may wait for the pump. They tell of changes, so more
@@ -30,9 +30,11 @@ pub(crate) struct Worker {
     answers: Receiver<Vec<Answer>>,
     /// The batch that is being handed out.
     handing_out: RefCell<std::vec::IntoIter<Answer>>,
-    notices: Receiver<Notice>,
+    notices: Receiver<String>,
     rung: Arc<Rung>,
     health: Arc<Health>,
+    /// Where the pump is connecting to.
+    place: RefCell<Option<Place>>,
 }
 
 /// Why a request was not even queued.
@@ -94,6 +96,7 @@ impl Worker {
             notices,
             rung,
             health,
+            place: RefCell::new(None),
         })
     }
 
@@ -123,12 +126,18 @@ impl Worker {
 
     /// Makes a place for the pump to connect to, and tells the thread.
     pub(crate) fn meet(&self, runtime_dir: Option<&str>) -> io::Result<String> {
-        let meeting = Meeting::new(runtime_dir)?;
-        let path = meeting.path();
+        let (place, listener) = Place::new(runtime_dir)?;
         self.orders
-            .send(Order::Await(meeting))
+            .send(Order::Await(listener))
             .map_err(|_| io::Error::other("the I/O thread has ended"))?;
+        let path = place.path();
+        *self.place.borrow_mut() = Some(place);
         Ok(path)
+    }
+
+    /// The pump has connected, or failed to: the place has served.
+    pub(crate) fn met(&self) {
+        *self.place.borrow_mut() = None;
     }
 
     /// Has the thread wake the pump.
@@ -154,7 +163,7 @@ impl Worker {
     }
 
     /// The next line for the log.
-    pub(crate) fn next_notice(&self) -> Option<Notice> {
+    pub(crate) fn next_line(&self) -> Option<String> {
         self.notices.try_recv().ok()
     }
 
@@ -175,7 +184,7 @@ impl Worker {
 /// The thread's end: puts things into the worker's queues and rings.
 struct Mail {
     answers: Sender<Vec<Answer>>,
-    notices: SyncSender<Notice>,
+    notices: SyncSender<String>,
     bell: Rc<Bell>,
 }
 
@@ -186,9 +195,9 @@ impl Outlet for Mail {
         self.bell.ring();
     }
 
-    fn notify(&self, notice: Notice) {
+    fn notify(&self, line: String) {
         // A full queue loses the newest line: the oldest tells what began it.
-        let _ = self.notices.try_send(notice);
+        let _ = self.notices.try_send(line);
         self.bell.ring();
     }
 }

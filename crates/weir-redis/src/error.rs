@@ -71,6 +71,14 @@ pub(crate) fn code(text: &str) -> &str {
     text.split(' ').next().unwrap_or_default()
 }
 
+/// What went wrong, in Redis's own words where they are Redis's.
+pub(crate) fn describe(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => printable(&format!("{code} {detail}")),
+        _ => printable(&error.to_string()),
+    }
+}
+
 /// An error as one log line may carry it: printable, and not without end.
 pub(crate) fn printable(error: &str) -> String {
     error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()

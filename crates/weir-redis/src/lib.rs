@@ -18,6 +18,6 @@ mod server;
 
 pub use batch::{Batch, MalformedReply, decode};
 pub use error::Failure;
-pub use limiter::{Answer, Health, Limiter, LinkState, Notice, Outlet, Severity};
+pub use limiter::{Answer, Health, Limiter, LinkState, Outlet};
 pub use plan::{Ask, Plan, Source};
 pub use server::{Server, UrlError};

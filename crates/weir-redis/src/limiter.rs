@@ -41,31 +41,13 @@ pub struct Answer {
     pub outcome: Result<Verdict, Failure>,
 }
 
-/// How bad a [`Notice`] is, in nginx's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// As it should be.
-    Notice,
-    /// Limits are not enforced, or only by `on_error`.
-    Error,
-}
-
-/// A line for the log: what changed, never what one request met.
-#[derive(Debug)]
-pub struct Notice {
-    /// How bad it is.
-    pub severity: Severity,
-    /// One line.
-    pub text: String,
-}
-
 /// Where answers and notices go. Called on the limiter's thread; must not
 /// block.
 pub trait Outlet {
     /// Takes a batch of answers.
     fn deliver(&self, answers: Vec<Answer>);
-    /// Takes a log line.
-    fn notify(&self, notice: Notice);
+    /// Takes a line for the log: what changed, never what one request met.
+    fn notify(&self, line: String);
 }
 
 const CLOSED: &str = "the connection was closed";
@@ -214,7 +196,7 @@ impl<O: Outlet> Limiter<O> {
             }
             Err(error) => error,
         };
-        let text = printable(&error.to_string());
+        let text = error::describe(&error);
         match error::remedy_for(&error) {
             // Nothing was run, so nothing can be charged twice.
             Remedy::BringScript if current && !flight.brings_script => {
@@ -344,7 +326,7 @@ impl<O: Outlet> Limiter<O> {
             self.away = Some((Instant::now(), self.health.failed.load(Relaxed)));
             let text =
                 format!("redis {} {what}; on_error decides until it is back", self.link.server());
-            self.outlet.notify(Notice { severity: Severity::Error, text });
+            self.outlet.notify(text);
         }
     }
 
@@ -357,7 +339,7 @@ impl<O: Outlet> Limiter<O> {
                 since.elapsed().as_secs_f64(),
                 self.health.failed.load(Relaxed) - failed_before,
             );
-            self.outlet.notify(Notice { severity: Severity::Notice, text });
+            self.outlet.notify(text);
         }
     }
 
@@ -372,7 +354,7 @@ impl<O: Outlet> Limiter<O> {
                 self.link.server(),
                 COMPLAINT_PAUSE.as_secs(),
             );
-            self.outlet.notify(Notice { severity: Severity::Error, text });
+            self.outlet.notify(text);
         }
     }
 }

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::error::printable;
+use crate::error::describe;
 use crate::server::Server;
 
 /// The least that an attempt to connect may take, name resolution included.
@@ -124,7 +124,7 @@ impl Connector {
                     self.tell(Event::Connected(connection));
                     return;
                 }
-                Ok(Err(error)) => printable(&error.to_string()),
+                Ok(Err(error)) => describe(&error),
                 Err(_) => format!("no answer within {:?}", self.attempt_timeout),
             };
             if !self.tell(Event::AttemptFailed(problem)) {

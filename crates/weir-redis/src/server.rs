@@ -29,6 +29,9 @@ pub enum UrlError {
     /// TLS.
     #[error("rediss:// (TLS) is not supported")]
     Tls,
+    /// A part that the server would not see, or that nobody would serve.
+    #[error("{0}")]
+    Part(&'static str),
     /// The rest cannot be read.
     #[error(
         "cannot be read; expected redis://[[user]:password@]host[:port][/database] \
@@ -47,6 +50,7 @@ impl Server {
         if !["redis://", "unix://", "redis+unix://"].iter().any(|scheme| url.starts_with(scheme)) {
             return Err(UrlError::Scheme);
         }
+        check_parts(url)?;
         let info = url.into_connection_info().map_err(|_| UrlError::Unreadable)?;
         let name = match info.addr() {
             ConnectionAddr::Unix(path) => format!("unix:{}", path.display()),
@@ -99,6 +103,28 @@ impl Server {
     }
 }
 
+/// What the crate would pass over in silence.
+fn check_parts(url: &str) -> Result<(), UrlError> {
+    let Some(parts) = redis::parse_redis_url(url) else { return Err(UrlError::Unreadable) };
+    if parts.scheme() != "redis" {
+        return Ok(());
+    }
+    if parts.query().is_some() || parts.fragment().is_some() {
+        return Err(UrlError::Part("must end with the database: nothing is known behind it"));
+    }
+    if !parts.username().is_empty() && parts.password().is_none() {
+        return Err(UrlError::Part("has a user without a password (redis://user:password@host)"));
+    }
+    if parts.port() == Some(0) {
+        return Err(UrlError::Part("the port must be from 1 to 65535"));
+    }
+    let database = parts.path().trim_start_matches('/');
+    if !database.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(UrlError::Part("the database must be a number"));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,10 +150,21 @@ mod tests {
             ("rediss://:secret@localhost", UrlError::Tls),
             ("redis://", UrlError::Unreadable),
             ("redis://:secret@host:port", UrlError::Unreadable),
-            ("redis://:secret@host/zero", UrlError::Unreadable),
+            ("redis://:secret@host/99999999999999999999", UrlError::Unreadable),
         ] {
             let refused = Server::parse(url).expect_err(url);
             assert_eq!(refused, error, "{url}");
+            assert!(!refused.to_string().contains("secret"));
+        }
+        for url in [
+            "redis://:secret@host/zero",
+            "redis://host/-1",
+            "redis://host:0",
+            "redis://host/0?protocol=resp2",
+            "redis://secret@host",
+        ] {
+            let refused = Server::parse(url).expect_err(url);
+            assert!(matches!(refused, UrlError::Part(_)), "{url}: {refused:?}");
             assert!(!refused.to_string().contains("secret"));
         }
     }

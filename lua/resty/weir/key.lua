@@ -3,6 +3,8 @@
 
 local ngx_var = ngx.var
 local concat = table.concat
+local pcall = pcall
+local tostring = tostring
 local type = type
 
 
@@ -55,7 +57,11 @@ function _M.of(policy, override)
     end
 
     if policy.key_function then
-        return given(policy.key_function())
+        local ok, value = pcall(policy.key_function)
+        if not ok then
+            return nil, "the key function raised: " .. tostring(value)
+        end
+        return given(value)
     end
 
     local templates = policy.key

@@ -9,9 +9,10 @@ local semaphore = require "ngx.semaphore"
 
 local tcp = ngx.socket.tcp
 local timer_at = ngx.timer.at
+local exiting = ngx.worker.exiting
 local now = ngx.now
 local log = ngx.log
-local ERR, NOTICE = ngx.ERR, ngx.NOTICE
+local ERR = ngx.ERR
 local new_semaphore = semaphore.new
 local pairs = pairs
 local pcall = pcall
@@ -91,10 +92,11 @@ local function drain()
     engine:clear()
     while settle_next(engine:next()) do end
 
-    local is_error, text = engine:notice()
-    while text do
-        log(is_error and ERR or NOTICE, "weir: ", text)
-        is_error, text = engine:notice()
+    -- At one level, so that whoever reads of a loss reads of its end too.
+    local line = engine:line()
+    while line do
+        log(ERR, "weir: ", line)
+        line = engine:line()
     end
 end
 
@@ -111,16 +113,13 @@ local function connect()
     if not path then
         return nil, err
     end
-    local sock
-    sock, err = tcp()
-    if not sock then
-        return nil, err
-    end
+    local sock = tcp()
     sock:settimeouts(CONNECT_TIMEOUT, CONNECT_TIMEOUT, READ_TIMEOUT)
     local ok
     ok, err = sock:connect("unix:" .. path)
+    engine:met()
     if not ok then
-        return nil, err
+        return nil, "no connection to the worker itself: " .. err
     end
     return sock
 end
@@ -136,13 +135,13 @@ local function serve()
 
     for _ = 1, WAKE_UPS do
         drain()
-        if leaving and waiting == 0 then
+        if waiting == 0 and (leaving or exiting()) then
             sock:close()
             return false
         end
         if broken then
             broken = false
-            log(NOTICE, "weir: the pump runs again")
+            log(ERR, "weir: the pump runs again")
         end
         local bytes
         bytes, err = sock:receiveany(64)
@@ -225,7 +224,9 @@ function _M.start(configured)
     if not ok then
         return nil, err
     end
-    return timer_at(SENTINEL, sentinel)
+    -- Where there is no timer to be had, the heartbeat finds out later.
+    timer_at(SENTINEL, sentinel)
+    return true
 end
 
 

@@ -1,4 +1,4 @@
-//! A table being taken apart: what is left over at the end is unknown.
+//! A table being taken apart, field by field.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,19 +9,31 @@ use crate::ConfigError;
 pub(super) struct Fields {
     path: String,
     left: BTreeMap<String, Value>,
-    known: Vec<&'static str>,
 }
 
 impl Fields {
-    pub(super) fn of(path: impl Into<String>, table: Value) -> Result<Self, ConfigError> {
+    /// The fields of a table, all of which must be among `known`: a misspelt
+    /// one is named before the one that it leaves missing.
+    pub(super) fn of(
+        path: impl Into<String>,
+        table: Value,
+        known: &[&str],
+    ) -> Result<Self, ConfigError> {
         let path = path.into();
         let left = table.into_table(&path)?;
-        Ok(Self { path, left, known: Vec::new() })
+        let fields = Self { path, left };
+        match fields.left.keys().find(|name| !known.contains(&name.as_str())) {
+            None => Ok(fields),
+            Some(unknown) => {
+                let shown: String = unknown.escape_debug().take(MAX_SHOWN).collect();
+                let problem = format!("unknown field; known here are {}", known.join(", "));
+                Err(fields.wrong(&shown, problem))
+            }
+        }
     }
 
     /// The field's value, if it was given.
     pub(super) fn take(&mut self, field: &'static str) -> Option<Value> {
-        self.known.push(field);
         self.left.remove(field)
     }
 
@@ -56,18 +68,6 @@ impl Fields {
                 Err(self.wrong(field, problem))
             }
             Some(other) => Err(self.mistyped(field, "a number", &other)),
-        }
-    }
-
-    /// Refuses what nobody asked for.
-    pub(super) fn finish(self) -> Result<(), ConfigError> {
-        match self.left.keys().next() {
-            None => Ok(()),
-            Some(unknown) => {
-                let known = self.known.join(", ");
-                let shown: String = unknown.escape_debug().take(MAX_SHOWN).collect();
-                Err(self.wrong(&shown, format!("unknown field; known here are {known}")))
-            }
         }
     }
 
