@@ -16,8 +16,10 @@ local now = ngx.now
 local print = ngx.print
 local ERR = ngx.ERR
 local error = error
+local gsub = string.gsub
 local pairs = pairs
 local pcall = pcall
+local sub = string.sub
 local tostring = tostring
 local type = type
 
@@ -142,11 +144,6 @@ end
 -- Asks for a decision. Returns a waiter, or nil and the reason in one word,
 -- with more to say about it for the log.
 local function ask(policy, opts)
-    local phase = get_phase()
-    if not WAITING_PHASES[phase] then
-        return nil, "bad_phase", "nothing can be waited for in " .. phase
-    end
-
     local override
     if opts ~= nil then
         if type(opts) ~= "table" then
@@ -192,30 +189,37 @@ local function log_error(name, policy, reason, detail)
         return
     end
     policy.logged_at[reason] = time
-    log(ERR, "weir: no decision for policy ", name, ": ", reason,
-        detail and ": " or "", detail or "", "; on_error is ", policy.on_error,
-        " (told at most every ", LOG_PAUSE, " s)")
+    -- It may quote what a client sent.
+    detail = detail and ": " .. sub(gsub(detail, "%c", " "), 1, 200) or ""
+    log(ERR, "weir: no decision for policy ", name, ": ", reason, detail, "; on_error is ",
+        policy.on_error, " (told at most every ", LOG_PAUSE, " s)")
 end
 
 
--- The same for a policy found, with every failure counted. A fault in here
--- must end as the policy says, not as a 500.
-local function decide(name, policy, opts)
-    local ok, waiter, reason, detail = pcall(ask, policy, opts)
-    if not ok then
-        waiter, reason, detail = nil, "fault", tostring(waiter)
-    end
-    if waiter then
-        local outcome = waiter.allowed and "allowed" or "denied"
-        decisions[outcome] = decisions[outcome] + 1
-        return waiter
-    end
-
+-- There is no decision, and the policy says what becomes of that.
+local function fail(name, policy, reason, detail)
     local outcome = policy.on_error == "open" and "error_open" or "error_closed"
     decisions[outcome] = decisions[outcome] + 1
     errors[reason] = (errors[reason] or 0) + 1
     log_error(name, policy, reason, detail)
     return nil, reason
+end
+
+
+-- Asks, and counts what comes of it. A fault in here must end as the policy
+-- says, not as a 500.
+local function decide(name, policy, opts)
+    local ok, waiter, reason, detail = pcall(ask, policy, opts)
+    if not ok then
+        return fail(name, policy, "fault", tostring(waiter))
+    end
+    if not waiter then
+        return fail(name, policy, reason, detail)
+    end
+
+    local outcome = waiter.allowed and "allowed" or "denied"
+    decisions[outcome] = decisions[outcome] + 1
+    return waiter
 end
 
 
@@ -287,7 +291,13 @@ end
 -- "on_error" with the reason in `reason` and no numbers. Counts at each call.
 function _M.check(name, opts)
     local policy = find(name)
-    local decision, reason = decide(name, policy, opts)
+    local decision, reason
+    local phase = get_phase()
+    if WAITING_PHASES[phase] then
+        decision, reason = decide(name, policy, opts)
+    else
+        decision, reason = fail(name, policy, "bad_phase", "nothing can be waited for in " .. phase)
+    end
     if not decision then
         return { allowed = policy.on_error == "open", source = "on_error", reason = reason }
     end

@@ -279,7 +279,7 @@ fn without_start_requests_fail_by_policy() {
 fn faults_at_the_request_fail_by_policy() {
     let redis = Redis::start();
     let policies = "open = { limit = \"9/1s\" }, closed = { limit = \"9/1s\", on_error = \"closed\" }, \
-        raises = { limit = \"9/1s\", key = function() error(\"no\") end, on_error = \"closed\" }, \
+        raises = { limit = \"9/1s\", key = function() error(\"no\\n\\27[31m\" .. (\"x\"):rep(999)) end, on_error = \"closed\" }, \
         number = { limit = \"9/1s\", key = function() return 7 end, on_error = \"closed\" }";
     let access = |policy, opts| format!("require(\"resty.weir\").access(\"{policy}\", {opts})");
     let conf = Conf::new(&redis.url(), policies)
@@ -303,6 +303,10 @@ fn faults_at_the_request_fail_by_policy() {
         assert_eq!((answer.status, answer.has_limit_headers()), (status, false), "{path}");
         assert!(!nginx.log_lines(message).is_empty(), "{path}: {}", nginx.error_log());
     }
+    assert!(!nginx.error_log().contains('\u{1b}'));
+    assert!(
+        nginx.log_lines("the key function raised").iter().all(|line| line.contains("on_error"))
+    );
     nginx.client().get("/raises");
     assert_eq!(nginx.count("errors.bad_key"), 5);
     assert_eq!(nginx.log_lines("bad_key").len(), 4, "told once for each policy");
