@@ -30,10 +30,18 @@ pub struct Conf {
 }
 
 impl Conf {
-    /// A configuration with these policies (Lua fields) on this Redis.
+    /// A configuration with these policies (Lua fields) on this Redis. The
+    /// timeout is long: on a busy machine a decision may take a while, and only
+    /// tests of failures want `on_error` to decide.
     pub fn new(redis_url: &str, policies: &str) -> Self {
+        Self::with_timeout("5s", redis_url, policies)
+    }
+
+    /// The same with this `redis.timeout`.
+    pub fn with_timeout(timeout: &str, redis_url: &str, policies: &str) -> Self {
         Self::with_setup(&format!(
-            "{{ redis = {{ url = \"{redis_url}\" }}, policies = {{ {policies} }} }}"
+            "{{ redis = {{ url = \"{redis_url}\", timeout = \"{timeout}\" }}, \
+             policies = {{ {policies} }} }}"
         ))
     }
 

@@ -2,6 +2,7 @@
 //! place.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use redis::Commands;
 use weir_tests::{Client, Conf, Nginx, Redis, in_parallel};
@@ -51,7 +52,13 @@ fn two_nginx_with_two_workers_each_admit_exactly_the_limit() {
             let statuses = in_parallel(CLIENTS, |index| {
                 // A connection for each request spreads them over the workers.
                 let client = Client::without_keepalive(edges[index % 2].port());
-                (0..4).map(|_| client.get(&path).status).collect::<Vec<_>>()
+                let ask = || {
+                    let answer = client.get(&path);
+                    // Whoever was not woken would wait for the next heartbeat.
+                    assert!(answer.elapsed < Duration::from_millis(1_500), "{answer:?}");
+                    answer.status
+                };
+                (0..4).map(|_| ask()).collect::<Vec<_>>()
             });
             let statuses = statuses.concat();
             let passed = statuses.iter().filter(|&&status| status == 200).count();

@@ -14,6 +14,7 @@ local now = ngx.now
 local log = ngx.log
 local ERR = ngx.ERR
 local new_semaphore = semaphore.new
+local min = math.min
 local pairs = pairs
 local pcall = pcall
 local tostring = tostring
@@ -241,7 +242,8 @@ function _M.wait(ticket, timeout)
     waiters[ticket] = waiter
     waiting = waiting + 1
 
-    waiter.semaphore:wait(timeout)
+    -- Not blindly for a pump that may never come.
+    waiter.semaphore:wait(state == "on" and timeout or min(timeout, PATIENCE))
 
     if not waiter.done then
         -- The answer may have come while the worker was busy elsewhere.
