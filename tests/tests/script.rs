@@ -152,7 +152,9 @@ fn members_are_short_enough_for_a_listpack() {
     let mut script = Script::new(redis.connect(), &[&["128/60s"]]);
     assert_eq!(admitted(&mut script, at(0), 200), 128);
     let key = script.keys(0, "client").remove(0);
-    assert_eq!(redis.command::<String>(&format!("OBJECT ENCODING {key}")), "listpack");
+    // Called a ziplist before Redis 7.
+    let encoding: String = redis.command(&format!("OBJECT ENCODING {key}"));
+    assert!(["listpack", "ziplist"].contains(&encoding.as_str()), "{encoding}");
     let members: Vec<String> = redis.command(&format!("ZRANGE {key} 0 -1"));
     assert_eq!(members.iter().collect::<HashSet<_>>().len(), 128);
     assert!(members.iter().all(|member| member.len() <= 13));
