@@ -22,7 +22,7 @@ run: setup stage ## Start Redis and nginx with nginx/nginx.conf on port 8080; Ct
 test: setup stage ## Run every test, on a real nginx and a real Redis
 	$(CARGO) test --workspace --locked -- --test-threads=1
 
-check: ## Check formatting, lints, the Lua files and docker-compose.yml
+check: setup ## Check formatting, lints, the Lua files and docker-compose.yml
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@./scripts/check.sh

@@ -4,6 +4,7 @@
 
 local edge = require "weir_edge"
 local key = require "resty.weir.key"
+local once = require "resty.weir.once"
 local process = require "ngx.process"
 local pump = require "resty.weir.pump"
 
@@ -44,6 +45,7 @@ local decisions = {
     denied = 0,
     error_open = 0,
     error_closed = 0,
+    internal = 0,
 }
 local errors = {}
 
@@ -69,9 +71,9 @@ local function raise_in_one_line(message)
     -- a stack of our own frames behind the one line that helps. Once only.
     -- luacheck: push ignore 122
     local traceback = debug.traceback
-    debug.traceback = function(text)
+    debug.traceback = function(text, ...)
         debug.traceback = traceback
-        return text
+        return type(text) == "string" and text or traceback(text, ...)
     end
     -- luacheck: pop
     error(message, 3)
@@ -182,7 +184,14 @@ local function ask(policy, opts)
 end
 
 
+-- What the I/O thread tells of, once for all requests that meet it.
+local TOLD = { unreachable = true, redis_error = true, malformed_reply = true }
+
+
 local function log_error(name, policy, reason, detail)
+    if TOLD[reason] then
+        return
+    end
     local time = now()
     local last = policy.logged_at[reason]
     if last and time - last < LOG_PAUSE then
@@ -231,13 +240,12 @@ local function find(name)
 end
 
 
--- One client request is one unit: an internal redirect (try_files, error_page,
--- ngx.exec) runs the access phase again, and is not counted again. A rewrite
--- makes a request internal as well, before it is counted; but only one that was
--- counted has our headers, which outlive a redirect as ngx.ctx does not.
-local function is_counted_already(opts)
-    return is_internal() and ngx.header["RateLimit-Limit"] ~= nil
-        and not (type(opts) == "table" and opts.internal)
+-- One client request is one unit under a policy: an internal redirect
+-- (try_files, error_page, ngx.exec) runs the access phase again, and is not
+-- counted again. A rewrite makes a request internal too, before it is counted.
+local function is_counted_already(name, opts)
+    return is_internal() and not (type(opts) == "table" and opts.internal)
+        and once.is_marked(name)
 end
 
 
@@ -261,10 +269,12 @@ function _M.access(name, opts)
     if not ANSWERING_PHASES[get_phase()] then
         error("weir: access() cannot answer in " .. get_phase() .. "_by_lua", 2)
     end
-    if is_counted_already(opts) then
+    if is_counted_already(name, opts) then
+        decisions.internal = decisions.internal + 1
         return
     end
 
+    once.mark(name)
     local decision = decide(name, policy, opts)
     if not decision then
         if policy.on_error == "open" then

@@ -3,10 +3,13 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Answers until it is dropped.
 pub struct FakeRedis {
     port: u16,
+    connections: Arc<AtomicUsize>,
 }
 
 impl FakeRedis {
@@ -15,12 +18,20 @@ impl FakeRedis {
     pub fn answering(reply: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connections);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                count.fetch_add(1, Ordering::Relaxed);
                 std::thread::spawn(move || serve(stream, reply));
             }
         });
-        Self { port }
+        Self { port, connections }
+    }
+
+    /// How many connections it has had.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Its address.
@@ -35,6 +46,8 @@ fn serve(stream: TcpStream, reply: &str) -> Option<()> {
     let mut input = BufReader::new(stream);
     loop {
         let answer = match command(&mut input)?.as_str() {
+            // Hangs up instead: at the command that the test names.
+            name if reply.strip_prefix("hang up at ") == Some(name) => return None,
             "EVALSHA" | "EVAL" => reply,
             "HELLO" => "%1\r\n+proto\r\n:3\r\n",
             _ => "+OK\r\n",

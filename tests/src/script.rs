@@ -58,7 +58,8 @@ impl Script {
     /// The keys of a client under a plan.
     pub fn keys(&self, plan: usize, client: &str) -> Vec<String> {
         let mut keys = Vec::new();
-        self.plans[plan].keys("weir", Source::Given, client.as_bytes(), &mut Vec::new(), |key| {
+        let value = client.as_bytes().into();
+        self.plans[plan].keys("weir", Source::Given, &value, &mut Vec::new(), |key| {
             keys.push(String::from_utf8(key.to_vec()).expect("keys are ASCII"));
         });
         keys

@@ -64,8 +64,10 @@ fn the_largest_limit_is_written_in_plain_digits() {
 #[test]
 fn a_client_that_waits_for_retry_after_passes() {
     let redis = Redis::start();
-    let nginx =
-        Nginx::start(&Conf::new(&redis.url(), "api = { limit = \"2/2s\" }").limited("/api", "api"));
+    let nginx = Nginx::start(
+        &Conf::new(&redis.url(), "api = { limit = \"2/2s\", on_error = \"closed\" }")
+            .limited("/api", "api"),
+    );
     let client = nginx.client();
     for _ in 0..3 {
         while client.get("/api").status == 200 {}
@@ -188,7 +190,9 @@ fn stats_count_the_decisions_of_this_worker() {
 fn many_requests_share_a_call() {
     let redis = Redis::start();
     let nginx = Nginx::start(
-        &Conf::new(&redis.url(), "api = { limit = \"1000000/1h\" }").limited("/api", "api").stats(),
+        &Conf::new(&redis.url(), "api = { limit = \"1000000/1h\", on_error = \"closed\" }")
+            .limited("/api", "api")
+            .stats(),
     );
     // How many calls may be under way depends on the shortest round trip seen.
     for _ in 0..50 {
@@ -210,6 +214,34 @@ fn many_requests_share_a_call() {
     let (batches, batched) = (calls().0 - before.0, calls().1 - before.1);
     assert_eq!(batched, 60);
     assert!(batched > 2 * batches, "{batched} requests left in {batches} calls");
+}
+
+/// Two policies are two budgets, on whichever side of a redirect they stand.
+#[test]
+fn every_policy_on_a_requests_way_counts_it_once() {
+    let redis = Redis::start();
+    let access =
+        |policy| format!("access_by_lua_block {{ require(\"resty.weir\").access(\"{policy}\") }}");
+    let (site, login) = (access("site"), access("login"));
+    let conf = Conf::new(&redis.url(), "site = { limit = \"99/1h\" }, login = { limit = \"3/1h\" }")
+        .server(&format!("location /s/ {{ {site} try_files /none @login; }}"))
+        .server(&format!("location /x/ {{ {site} content_by_lua_block {{ ngx.exec(\"@login\") }} }}"))
+        .server(&format!(
+            "location @login {{ {login} error_page 404 =200 @again; content_by_lua_block {{ ngx.exit(404) }} }}"
+        ))
+        .server(&format!("location @again {{ {login} content_by_lua_block {{ ngx.print(\"ok\") }} }}"))
+        .stats();
+    let nginx = Nginx::start(&conf);
+    let statuses: Vec<u16> = ["/s/", "/x/", "/s/", "/x/", "/s/"]
+        .iter()
+        .map(|path| nginx.client().get(path).status)
+        .collect();
+    assert_eq!(statuses, [200, 200, 200, 429, 429]);
+    let used = |policy| {
+        redis.command::<usize>(&format!("ZCARD weir:{{$remote_addr=127.0.0.1}}:{policy}:log:1h"))
+    };
+    assert_eq!((used("site"), used("login")), (5, 3));
+    assert_eq!(nginx.count("decisions.internal"), 3);
 }
 
 /// check() waits where nginx lets it, timers included; elsewhere it fails by

@@ -312,3 +312,17 @@ fn a_request_given_up_in_the_queue_is_not_charged() {
     assert_eq!(charged.len() as u64, sent);
     assert!(sent < 100, "all {sent} had left");
 }
+
+/// A server that accepts and hangs up is not called in a loop, and nobody waits
+/// for it.
+#[test]
+fn a_server_that_hangs_up_is_left_in_peace() {
+    for reply in ["hang up at HELLO", "hang up at SCRIPT", "hang up at EVALSHA"] {
+        let fake = FakeRedis::answering(reply);
+        let nginx = Nginx::start(&conf(&fake.url()));
+        assert_failure_policy_for(&nginx, Duration::from_secs(2));
+        let connections = fake.connections();
+        assert!((3..=20).contains(&connections), "{reply}: {connections} in two seconds");
+        assert!(nginx.log_lines("weir: redis").len() <= 2, "{}", nginx.error_log());
+    }
+}

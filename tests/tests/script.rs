@@ -235,6 +235,13 @@ fn a_call_that_cannot_be_read_is_refused_as_a_whole() {
         (1, &["-1 log:1:1000"], "not a request"),
         (1, &["1.5 log:1:1000"], "not a request"),
         (1, &["1"], "not a request"),
+        (1, &["1 log:5:60000000;log:1:1000000"], "not a request"),
+        (1, &["1 log:5:60000000 "], "not a request"),
+        (1, &["10001 log:99999:60000000"], "not a request"),
+        (1, &["1 log:0:1000"], "out of range"),
+        (1, &["1 log:9007199254740992:1000"], "out of range"),
+        (1, &["1 log:1:999"], "out of range"),
+        (1, &["1 log:1:31622400000001"], "out of range"),
         (1, &["1 log:1:1000", "1 log:1:1000"], "have 2 limits, but there are 1 keys"),
         (2, &["1 log:1:1000"], "have 1 limits, but there are 2 keys"),
     ] {

@@ -11,29 +11,47 @@
 //! [`MAX_VALUE`] bytes is named by its SHA-256, so that no client decides how
 //! long a key is.
 
-use std::fmt::Write as _;
+use std::io::Write as _;
 
 use sha2::{Digest, Sha256};
 
 /// The longest value that is kept as it is, in bytes before escaping.
 pub const MAX_VALUE: usize = 512;
 
+/// What names a client, of bounded size whatever the client sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// The value itself.
+    Plain(Box<[u8]>),
+    /// The SHA-256 of a longer one.
+    Digest([u8; 32]),
+}
+
+impl From<&[u8]> for Value {
+    fn from(value: &[u8]) -> Self {
+        if value.len() <= MAX_VALUE {
+            Self::Plain(value.into())
+        } else {
+            Self::Digest(Sha256::digest(value).into())
+        }
+    }
+}
+
 /// Appends `{SOURCE=VALUE}`: the part of a key that says whom it is for.
-pub fn write_tag(key: &mut Vec<u8>, source: &str, value: &[u8]) {
+pub fn write_tag(key: &mut Vec<u8>, source: &str, value: &Value) {
     key.push(b'{');
     escape(key, source.as_bytes());
     key.push(b'=');
-    if value.len() <= MAX_VALUE {
-        escape(key, value);
-    } else {
-        // `~` is escaped in plain values, so no plain value reads like this.
-        key.extend_from_slice(b"~sha256-");
-        let mut digest = String::with_capacity(64);
-        for byte in Sha256::digest(value) {
-            // Writing to a String cannot fail.
-            let _ = write!(digest, "{byte:02x}");
+    match value {
+        Value::Plain(value) => escape(key, value),
+        Value::Digest(digest) => {
+            // `~` is escaped in plain values, so no plain value reads like this.
+            key.extend_from_slice(b"~sha256-");
+            for byte in digest {
+                // Writing to a vector cannot fail.
+                let _ = write!(key, "{byte:02x}");
+            }
         }
-        key.extend_from_slice(digest.as_bytes());
     }
     key.push(b'}');
 }
@@ -58,7 +76,7 @@ mod tests {
 
     fn tag(source: &str, value: &[u8]) -> String {
         let mut key = Vec::new();
-        write_tag(&mut key, source, value);
+        write_tag(&mut key, source, &Value::from(value));
         String::from_utf8(key).expect("tags are ASCII")
     }
 

@@ -91,15 +91,18 @@ impl Bell {
                     Some(Order::Ring) => self.ring_anyway(),
                     None => return,
                 },
-                accepted = accepted => {
-                    if let Ok((stream, _)) = accepted
-                        && is_own(&stream)
-                    {
+                accepted = accepted => match accepted {
+                    Ok((stream, _)) if is_own(&stream) => {
                         awaited = None;
                         *self.stream.borrow_mut() = stream.into_std().ok();
                         self.ring_anyway();
                     }
-                }
+                    // Somebody else's: ours is still to come.
+                    Ok(_) => {}
+                    // No descriptors left: the pump sees the end of its
+                    // connection, and tries again later.
+                    Err(_) => awaited = None,
+                },
                 _ = heartbeat.tick() => self.ring(),
             }
         }
@@ -133,12 +136,12 @@ fn is_own(stream: &tokio::net::UnixStream) -> bool {
 /// A place where pump and thread meet: a socket in a private directory, both
 /// gone when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Rendezvous {
     dir: PathBuf,
     path: PathBuf,
 }
 
-impl Place {
+impl Rendezvous {
     /// Makes one in `runtime_dir`, or in the first directory that will do.
     pub(crate) fn new(runtime_dir: Option<&str>) -> io::Result<(Self, UnixListener)> {
         let temporary = std::env::var("TMPDIR").ok();
@@ -171,10 +174,10 @@ impl Place {
                 created => break created.map(|()| dir)?,
             }
         };
-        let place = Self { path: dir.join("s"), dir };
-        let listener = UnixListener::bind(&place.path)?;
+        let rendezvous = Self { path: dir.join("s"), dir };
+        let listener = UnixListener::bind(&rendezvous.path)?;
         listener.set_nonblocking(true)?;
-        Ok((place, listener))
+        Ok((rendezvous, listener))
     }
 
     /// Where to connect to.
@@ -183,7 +186,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Rendezvous {
     fn drop(&mut self) {
         // Nothing is lost if either is gone already.
         let _ = std::fs::remove_file(&self.path);

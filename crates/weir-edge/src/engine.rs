@@ -98,7 +98,7 @@ impl Engine {
                 1.. => Source::Template(source as usize - 1),
                 _ => Source::Address,
             },
-            value: Vec::from(value).into_boxed_slice(),
+            value: value.as_slice().into(),
             cost: 1,
             deadline: Instant::now() + self.config.redis.timeout,
         };

@@ -24,8 +24,9 @@ fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>
     })
 }
 
-// Lua out of memory ends the worker in any case (the Lua module's panic handler
-// sees to it), so values are made without a protected call around each.
+// Values are made without a protected call around each, which would cost more
+// than all else that `fields` does (950 against 290 ns). The price: Lua out of
+// memory in one of our calls aborts the worker, and nginx starts another.
 #[mlua::lua_module(skip_memory_check)]
 fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
     let module = lua.create_table()?;

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use weir_core::Config;
 use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Outlet, Plan, Server};
 
-use crate::bell::{Bell, Order, Place, Rung};
+use crate::bell::{Bell, Order, Rendezvous, Rung};
 use crate::sys;
 
 /// How many log lines may wait for the pump. They tell of changes, so more
@@ -34,7 +34,7 @@ pub(crate) struct Worker {
     rung: Arc<Rung>,
     health: Arc<Health>,
     /// Where the pump is connecting to.
-    place: RefCell<Option<Place>>,
+    rendezvous: RefCell<Option<Rendezvous>>,
 }
 
 /// Why a request was not even queued.
@@ -96,7 +96,7 @@ impl Worker {
             notices,
             rung,
             health,
-            place: RefCell::new(None),
+            rendezvous: RefCell::new(None),
         })
     }
 
@@ -126,18 +126,18 @@ impl Worker {
 
     /// Makes a place for the pump to connect to, and tells the thread.
     pub(crate) fn meet(&self, runtime_dir: Option<&str>) -> io::Result<String> {
-        let (place, listener) = Place::new(runtime_dir)?;
+        let (rendezvous, listener) = Rendezvous::new(runtime_dir)?;
         self.orders
             .send(Order::Await(listener))
             .map_err(|_| io::Error::other("the I/O thread has ended"))?;
-        let path = place.path();
-        *self.place.borrow_mut() = Some(place);
+        let path = rendezvous.path();
+        *self.rendezvous.borrow_mut() = Some(rendezvous);
         Ok(path)
     }
 
-    /// The pump has connected, or failed to: the place has served.
+    /// The pump has connected, or failed to: it has served.
     pub(crate) fn met(&self) {
-        *self.place.borrow_mut() = None;
+        *self.rendezvous.borrow_mut() = None;
     }
 
     /// Has the thread wake the pump.

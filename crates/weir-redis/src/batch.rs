@@ -174,7 +174,7 @@ mod tests {
             ticket,
             plan: 0,
             source: Source::Given,
-            value: Box::from(&b"x"[..]),
+            value: b"x"[..].into(),
             cost: 1,
             deadline: Instant::now(),
         };

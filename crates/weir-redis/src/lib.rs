@@ -11,6 +11,7 @@ mod batch;
 mod error;
 mod limiter;
 mod link;
+mod lookup;
 mod places;
 pub mod plan;
 pub mod script;

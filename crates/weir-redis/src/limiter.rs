@@ -96,7 +96,7 @@ impl<O: Outlet> Limiter<O> {
             patience: deadline,
             outlet,
             health,
-            link: Link::new(server, deadline),
+            link: Link::new(server),
             places: Places::new(now),
             flights: Flights::default(),
             hope_until: now + deadline,
@@ -120,7 +120,7 @@ impl<O: Outlet> Limiter<O> {
         loop {
             let state = self.health.link();
             let takes = match state {
-                LinkState::Up => self.flights.len() < self.places.count(),
+                LinkState::Up => self.flights.on(self.link.generation()) < self.places.count(),
                 LinkState::Connecting => false,
                 LinkState::Down => true,
             };
@@ -307,9 +307,14 @@ impl<O: Outlet> Limiter<O> {
     }
 
     fn reconnect(&mut self) {
-        self.link.reconnect(false);
-        self.hope_until = Instant::now() + self.patience;
-        self.health.set_link(LinkState::Connecting);
+        if self.link.reconnect(false) {
+            self.hope_until = Instant::now() + self.patience;
+            self.health.set_link(LinkState::Connecting);
+        } else {
+            // It was made and was good for nothing; so may the next one be.
+            self.unproven = true;
+            self.give_up_hope(CLOSED.to_owned());
+        }
     }
 
     fn give_up_hope(&mut self, why: String) {

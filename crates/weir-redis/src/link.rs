@@ -1,16 +1,20 @@
 //! The connection's life: lost, tried again with patience, found again.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::describe;
 use crate::server::Server;
 
-/// The least that an attempt to connect may take, name resolution included.
+/// The most that an attempt to connect may take, name resolution included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -32,26 +36,30 @@ pub(crate) enum Event {
 /// A link to a server that is up, or being brought up.
 pub(crate) struct Link {
     server: Server,
-    attempt_timeout: Duration,
     pub(crate) connection: Option<MultiplexedConnection>,
     /// Counts the connections: news of an earlier one is no news.
     generation: u64,
     events: UnboundedReceiver<(u64, Event)>,
     report: UnboundedSender<(u64, Event)>,
     pause: Duration,
+    /// Since when the connection has been there; `None` once it has proven
+    /// itself, and before the first.
+    unproven_since: Option<Instant>,
+    connector: Option<AbortHandle>,
 }
 
 impl Link {
-    pub(crate) fn new(server: Server, deadline: Duration) -> Self {
+    pub(crate) fn new(server: Server) -> Self {
         let (report, events) = unbounded_channel();
         Self {
             server,
-            attempt_timeout: deadline.max(CONNECT_TIMEOUT),
             connection: None,
             generation: 0,
             events,
             report,
             pause: FIRST_PAUSE,
+            unproven_since: None,
+            connector: None,
         }
     }
 
@@ -63,24 +71,32 @@ impl Link {
         self.generation
     }
 
-    /// Drops the connection, if any, with whatever is under way on it, and
-    /// connects anew, at once or after a pause.
-    pub(crate) fn reconnect(&mut self, pause_first: bool) {
+    /// Lets go of the connection, if any, and connects anew. At once, which it
+    /// returns, if the connection was good for something; otherwise, or if
+    /// `pause_first`, after a pause that grows: a server that accepts and hangs
+    /// up must not be called in a loop.
+    pub(crate) fn reconnect(&mut self, pause_first: bool) -> bool {
+        let was_good = self.unproven_since.is_none_or(|since| since.elapsed() >= LONGEST_PAUSE);
+        let at_once = was_good && !pause_first;
+        let first_pause = if at_once { Duration::ZERO } else { self.next_pause() };
         self.connection = None;
         self.generation += 1;
-        let first_pause = if pause_first { self.next_pause() } else { Duration::ZERO };
+        if let Some(previous) = self.connector.take() {
+            previous.abort();
+        }
         let connector = Connector {
             server: self.server.clone(),
-            attempt_timeout: self.attempt_timeout,
             generation: self.generation,
             report: self.report.clone(),
         };
-        tokio::spawn(connector.run(first_pause));
+        self.connector = Some(tokio::spawn(connector.run(first_pause)).abort_handle());
+        at_once
     }
 
     /// Forgets earlier failures: a decision succeeded.
     pub(crate) fn proven(&mut self) {
         self.pause = FIRST_PAUSE;
+        self.unproven_since = None;
     }
 
     /// The next event of the present generation.
@@ -92,6 +108,7 @@ impl Link {
             {
                 if let Event::Connected(connection) = &event {
                     self.connection = Some(connection.clone());
+                    self.unproven_since = Some(Instant::now());
                 }
                 return event;
             }
@@ -108,7 +125,6 @@ impl Link {
 /// One task that tries until it has a connection.
 struct Connector {
     server: Server,
-    attempt_timeout: Duration,
     generation: u64,
     report: UnboundedSender<(u64, Event)>,
 }
@@ -119,13 +135,15 @@ impl Connector {
         let mut pause = FIRST_PAUSE;
         loop {
             let begun = Instant::now();
-            let problem = match timeout(self.attempt_timeout, self.attempt()).await {
+            let live = Arc::new(AtomicBool::new(false));
+            let problem = match timeout(CONNECT_TIMEOUT, self.attempt(&live)).await {
                 Ok(Ok(connection)) => {
+                    live.store(true, Relaxed);
                     self.tell(Event::Connected(connection));
                     return;
                 }
                 Ok(Err(error)) => describe(&error),
-                Err(_) => format!("no answer within {:?}", self.attempt_timeout),
+                Err(_) => format!("no answer within {CONNECT_TIMEOUT:?}"),
             };
             if !self.tell(Event::AttemptFailed(problem)) {
                 return;
@@ -135,12 +153,17 @@ impl Connector {
         }
     }
 
-    async fn attempt(&self) -> Result<MultiplexedConnection, RedisError> {
+    /// `live`: whether the connection's end is news. During the attempt it is
+    /// the attempt's failure.
+    async fn attempt(&self, live: &Arc<AtomicBool>) -> Result<MultiplexedConnection, RedisError> {
         let (report, generation) = (self.report.clone(), self.generation);
+        let live = Arc::clone(live);
         self.server
             .connect(move || {
-                // Fails only when the limiter itself has ended.
-                let _ = report.send((generation, Event::Lost));
+                if live.load(Relaxed) {
+                    // Fails only when the limiter itself has ended.
+                    let _ = report.send((generation, Event::Lost));
+                }
             })
             .await
     }

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use weir_core::{KeyRule, Policy, identity, time};
+use weir_core::identity::{self, Value};
+use weir_core::{KeyRule, Policy, time};
 
 /// A policy, prepared once: everything about a request under it that does not
 /// change from request to request.
@@ -40,8 +41,8 @@ pub struct Ask {
     pub plan: usize,
     /// Where `value` came from.
     pub source: Source,
-    /// Whom it counts for: any bytes.
-    pub value: Box<[u8]>,
+    /// Whom it counts for.
+    pub value: Value,
     /// Units, 0 and up; 0 looks without charging.
     pub cost: u64,
     /// Not sent after this time.
@@ -89,7 +90,7 @@ impl Plan {
         &self,
         prefix: &str,
         source: Source,
-        value: &[u8],
+        value: &Value,
         scratch: &mut Vec<u8>,
         mut each: impl FnMut(&[u8]),
     ) {
@@ -138,7 +139,7 @@ mod tests {
 
     fn keys(source: Source, value: &[u8]) -> Vec<String> {
         let mut keys = Vec::new();
-        plan().keys("weir", source, value, &mut Vec::new(), |key| {
+        plan().keys("weir", source, &Value::from(value), &mut Vec::new(), |key| {
             keys.push(String::from_utf8(key.to_vec()).expect("keys are ASCII"));
         });
         keys

@@ -10,6 +10,7 @@ use redis::{
 };
 use thiserror::Error;
 
+use crate::lookup::OneLookup;
 use crate::script;
 
 /// A server's address, checked; nothing is connected yet.
@@ -17,6 +18,7 @@ use crate::script;
 pub struct Server {
     client: Client,
     name: String,
+    lookup: OneLookup,
 }
 
 /// What is wrong with an address. Never repeats it: it may hold a password.
@@ -72,7 +74,7 @@ impl Server {
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let info = info.set_tcp_settings(tcp).set_redis_settings(settings);
         let client = Client::open(info).map_err(|_| UrlError::Unreadable)?;
-        Ok(Self { client, name })
+        Ok(Self { client, name, lookup: OneLookup::default() })
     }
 
     /// Its address without user and password, for log lines.
@@ -95,6 +97,7 @@ impl Server {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
+            .set_dns_resolver(self.lookup.clone())
             .set_push_sender(on_push);
         let mut connection =
             self.client.get_multiplexed_async_connection_with_config(&config).await?;

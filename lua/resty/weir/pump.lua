@@ -18,6 +18,7 @@ local min = math.min
 local pairs = pairs
 local pcall = pcall
 local tostring = tostring
+local update_time = ngx.update_time
 
 
 local _M = {}
@@ -28,7 +29,7 @@ local _M = {}
 local READ_TIMEOUT = 2147483647
 local CONNECT_TIMEOUT = 1000
 
-local WAKE_UPS = 100000
+_M.wake_ups = 100000
 
 -- In seconds. When the worker is to exit, nginx fires this timer at once.
 local SENTINEL = 86400
@@ -50,7 +51,9 @@ local state = "off"
 local changed = -PATIENCE
 local doubtful = false
 local broken = false
-local pumps = 0
+
+-- How many have been started. Only the latest may run.
+local started = 0
 
 -- Whether the worker has been told to exit.
 local leaving = false
@@ -92,7 +95,10 @@ end
 local function drain()
     engine:clear()
     while settle_next(engine:next()) do end
+end
 
+
+local function write_log()
     -- At one level, so that whoever reads of a loss reads of its end too.
     local line = engine:line()
     while line do
@@ -134,8 +140,9 @@ local function serve()
         return nil, err
     end
 
-    for _ = 1, WAKE_UPS do
+    for _ = 1, _M.wake_ups do
         drain()
+        write_log()
         if waiting == 0 and (leaving or exiting()) then
             sock:close()
             return false
@@ -158,9 +165,12 @@ local function serve()
 end
 
 
-local function run()
+local function run(_, number)
+    if number ~= started then
+        -- It came so late that another was started in its place.
+        return
+    end
     state, doubtful = "on", false
-    pumps = pumps + 1
     local ok, again, err = pcall(serve)
     state, changed = "off", now()
 
@@ -196,7 +206,8 @@ function _M.ensure()
         doubtful = state == "starting" or broken
         local ok, err = engine:start()
         if ok then
-            ok, err = timer_at(0, run)
+            started = started + 1
+            ok, err = timer_at(0, run, started)
         end
         if not ok then
             state, changed = "off", time
@@ -221,6 +232,8 @@ end
 -- Starts the I/O thread, the pump, and what ends it with the worker.
 function _M.start(configured)
     engine = configured
+    -- So that the time that init took does not count against the pump's timer.
+    update_time()
     local ok, err = _M.ensure()
     if not ok then
         return nil, err
@@ -257,9 +270,9 @@ function _M.wait(ticket, timeout)
 end
 
 
--- How many requests wait, and how many pumps have run.
+-- How many requests wait, and how many pumps have been started.
 function _M.counts()
-    return waiting, pumps
+    return waiting, started
 end
 
 

@@ -40,8 +40,10 @@ impl Flight {
 }
 
 impl Flights {
-    pub(super) fn len(&self) -> usize {
-        self.under_way.len()
+    /// How many are on this connection. Those on an earlier one take nobody's
+    /// place.
+    pub(super) fn on(&self, generation: u64) -> usize {
+        self.under_way.values().filter(|flight| flight.generation == generation).count()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -7,9 +7,11 @@
 -- KEYS      the keys of all limits, request by request, in the order of ARGV.
 -- ARGV[1]   the time in microseconds since the Unix epoch; empty, as always
 --           outside tests, for this server's own clock.
--- ARGV[2..] one text for each request: its cost in units (0 only looks), then
---           for each limit a space and ALGORITHM:LIMIT:WINDOW, the window in
---           microseconds: "1 log:100:60000000".
+-- ARGV[2..] one text for each request: its cost in units, 0 (which only looks)
+--           to 10000, then for each limit a space and ALGORITHM:LIMIT:WINDOW:
+--           LIMIT from 1 to 9007199254740991, WINDOW in microseconds, 1000 to
+--           31622400000000: "1 log:100:60000000". The keys of a request differ.
+--           A call that cannot be read is an error, and charges nobody.
 --
 -- Reply     one flat list. For each request
 --             1 (admitted and charged) or 0 (refused, nothing changed), then
@@ -38,6 +40,13 @@ local MEMBERS = 10000000000000
 -- Members for one ZADD: Lua's stack bounds what unpack may return.
 local CHUNK = 1000
 
+-- The most that a request may cost: a unit is a member, and the server does
+-- nothing else meanwhile.
+local MAX_COST = 10000
+
+local MAX_LIMIT = 9007199254740991
+local MIN_WINDOW, MAX_WINDOW = 1000, 31622400000000
+
 local call = redis.call
 local format = string.format
 local ceil, max, min = math.ceil, math.max, math.min
@@ -52,6 +61,9 @@ end
 local server_time = call("TIME")
 local server_now = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2])
 local now = ARGV[1] == "" and server_now or tonumber(ARGV[1])
+if not now then
+    error("ARGV[1] is not a time in microseconds", 0)
+end
 local now_digits = digits(now)
 local ahead = digits(now + CLOCK_RESET)
 local units = 0
@@ -169,16 +181,22 @@ local asks = {}
 local function parse(text)
     local cost, rest = text:match("^(%d+)( .+)$")
     local ask = { cost = tonumber(cost) }
-    for name, limit, window in (rest or ""):gmatch(" (%a+):(%d+):(%d+)") do
+    local read = 0
+    for limit_text, name, limit, window in (rest or ""):gmatch("( (%a+):(%d+):(%d+))") do
+        read = read + #limit_text
         local rate = {
             algorithm = algorithms[name] or error("no such algorithm: " .. name, 0),
             limit = tonumber(limit),
             window = tonumber(window),
         }
+        if rate.limit < 1 or rate.limit > MAX_LIMIT
+            or rate.window < MIN_WINDOW or rate.window > MAX_WINDOW then
+            error("out of range:" .. limit_text, 0)
+        end
         rate.algorithm.prepare(rate)
         ask[#ask + 1] = rate
     end
-    if #ask == 0 then
+    if #ask == 0 or read ~= #rest or ask.cost > MAX_COST then
         error("not a request: " .. text, 0)
     end
     asks[text] = ask
