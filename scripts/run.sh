@@ -25,7 +25,8 @@ end() {
         tries=$((tries + 1))
         sleep 0.1
     done
-    kill -KILL "$1" 2>/dev/null || true
+    # setsid made it the leader of a group: with all its children.
+    kill -KILL -- "-$1" 2>/dev/null || true
 }
 
 stop() {
