@@ -190,6 +190,8 @@ fn a_lua_vm_for_each_request_is_refused() {
     let redis = Redis::start();
     let mut conf = Conf::new(&redis.url(), "api = { limit = \"1/s\" }").limited("/api", "api");
     conf.http = "lua_code_cache off;".to_owned();
+    // Here it is the worker that loads the Lua files, wherever they lie.
+    conf.main = "user root;".to_owned();
     // It never answers, so it cannot be started by `Nginx::start`.
     let plain = conf.server("location = /html { return 204; }");
     let nginx = Nginx::start_answering(&plain, "/html");
