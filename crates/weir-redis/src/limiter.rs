@@ -313,7 +313,8 @@ impl<O: Outlet> Limiter<O> {
         } else {
             // It was made and was good for nothing; so may the next one be.
             self.unproven = true;
-            self.give_up_hope(CLOSED.to_owned());
+            self.health.set_link(LinkState::Down);
+            self.announce_away(&format!("lost: {CLOSED}"));
         }
     }
 

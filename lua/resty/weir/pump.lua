@@ -29,6 +29,7 @@ local _M = {}
 local READ_TIMEOUT = 2147483647
 local CONNECT_TIMEOUT = 1000
 
+-- How many wake-ups a pump serves before it hands over.
 _M.wake_ups = 100000
 
 -- In seconds. When the worker is to exit, nginx fires this timer at once.
