@@ -5,6 +5,10 @@ CARGO  ?= cargo
 STAGE  := target/stage
 LIBRARY := target/release/libweir_edge.so
 
+# The parts of the decision script, in their order (crates/weir-redis/src/script.rs).
+SCRIPT_PARTS := contract log ring counter bucket quota decide
+SCRIPT := $(SCRIPT_PARTS:%=crates/weir-redis/src/scripts/%.lua)
+
 export CARGO
 
 .DEFAULT_GOAL := help
@@ -40,6 +44,10 @@ install: build ## Install into $(PREFIX)/lualib (set PREFIX=DIR)
 .PHONY: stage
 stage:
 	@$(MAKE) --no-print-directory install PREFIX='$(CURDIR)/$(STAGE)'
+
+.PHONY: script
+script: ## Print the decision script, for workers in other languages
+	@cat $(SCRIPT)
 
 bench: setup stage ## Measure what the limiter adds to a request
 	$(CARGO) run --release --locked -p weir-tests --bin bench

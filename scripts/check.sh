@@ -4,8 +4,9 @@ set -eu
 
 luacheck --quiet --std ngx_lua --max-line-length 100 lua/
 # Redis's Lua has these and no others of its own.
-luacheck --quiet --std lua51 --read-globals redis KEYS ARGV --max-line-length 100 \
-    crates/weir-redis/src/scripts/
+# The decision script is one, however many parts it has.
+make -s script |
+    luacheck --quiet --std lua51 --read-globals redis struct KEYS ARGV --max-line-length 100 -
 for script in scripts/*.sh .ci/run; do
     sh -n "$script"
 done

@@ -134,19 +134,35 @@ function _M.start()
 end
 
 
+local OPTIONS = { cost = true, internal = true, key = true, plan = true }
+
+
 local function unknown_field(opts)
     for name in pairs(opts) do
-        if name ~= "key" and name ~= "internal" then
+        if not OPTIONS[name] then
             return name
         end
     end
 end
 
 
--- Asks for a decision. Returns a waiter, or nil and the reason in one word,
--- with more to say about it for the log.
-local function ask(policy, opts)
-    local override
+-- The rule by which a request is decided: its plan's, or the policy's own if
+-- the plan is none of the policy's. Whoever invents a plan gains nothing.
+local function rule_of(policy, plan)
+    if plan == nil then
+        return policy.rule
+    end
+    if type(plan) ~= "string" then
+        return nil, "opts.plan must be a string or nil, not a " .. type(plan)
+    end
+    return policy.plans and policy.plans[plan] or policy.rule
+end
+
+
+-- Asks for a decision, with each limit listed if `in_full`. Returns a waiter,
+-- or nil and the reason in one word, with more to say about it for the log.
+local function ask(policy, opts, in_full)
+    local override, plan, cost
     if opts ~= nil then
         if type(opts) ~= "table" then
             return nil, "bad_options", "opts must be a table, not a " .. type(opts)
@@ -155,9 +171,13 @@ local function ask(policy, opts)
         if unknown ~= nil then
             return nil, "bad_options", "opts has an unknown field " .. tostring(unknown)
         end
-        override = opts.key
+        override, plan, cost = opts.key, opts.plan, opts.cost
     end
 
+    local rule, problem = rule_of(policy, plan)
+    if not rule then
+        return nil, "bad_options", problem
+    end
     local source, value = key.of(policy, override)
     if not source then
         return nil, "bad_key", value
@@ -168,9 +188,9 @@ local function ask(policy, opts)
         return nil, "no_pump", err
     end
 
-    local ticket, reason = engine:submit(policy.index, source, value)
+    local ticket, reason, detail = engine:submit(rule, source, value, cost, in_full)
     if not ticket then
-        return nil, reason
+        return nil, reason, detail
     end
 
     local waiter = pump.wait(ticket, timeout)
@@ -217,8 +237,8 @@ end
 
 -- Asks, and counts what comes of it. A fault in here must end as the policy
 -- says, not as a 500.
-local function decide(name, policy, opts)
-    local ok, waiter, reason, detail = pcall(ask, policy, opts)
+local function decide(name, policy, opts, in_full)
+    local ok, waiter, reason, detail = pcall(ask, policy, opts, in_full)
     if not ok then
         return fail(name, policy, "fault", tostring(waiter))
     end
@@ -249,8 +269,14 @@ local function is_counted_already(name, opts)
 end
 
 
-local function refuse(policy, status, retry_after)
-    local body = engine:body(policy.index, status, retry_after)
+-- A look is not yet the request's count under this policy.
+local function only_looks(opts)
+    return type(opts) == "table" and opts.cost == 0
+end
+
+
+local function refuse(name, status, retry_after)
+    local body = engine:body(name, status, retry_after)
     local header = ngx.header
     ngx.status = status
     header["Retry-After"] = retry_after
@@ -263,7 +289,9 @@ end
 
 -- access(policy, opts), in the access phase: decides, sets the headers, and
 -- ends the request with 429 if it is refused. opts.key replaces the key for
--- this request; opts.internal counts an internal redirect too.
+-- this request; opts.cost is its units, 1 if left out, 0 to look only;
+-- opts.plan is the plan whose limits it has; opts.internal counts an internal
+-- redirect too.
 function _M.access(name, opts)
     local policy = find(name)
     if not ANSWERING_PHASES[get_phase()] then
@@ -274,13 +302,15 @@ function _M.access(name, opts)
         return
     end
 
-    once.mark(name)
-    local decision = decide(name, policy, opts)
+    if not only_looks(opts) then
+        once.mark(name)
+    end
+    local decision = decide(name, policy, opts, false)
     if not decision then
         if policy.on_error == "open" then
             return
         end
-        return refuse(policy, policy.error_status, ERROR_RETRY_AFTER)
+        return refuse(name, policy.error_status, ERROR_RETRY_AFTER)
     end
 
     local limit, remaining, retry_after, reset = engine:fields(decision.limit,
@@ -290,21 +320,22 @@ function _M.access(name, opts)
     header["RateLimit-Remaining"] = remaining
     header["RateLimit-Reset"] = reset
     if not decision.allowed then
-        return refuse(policy, 429, retry_after)
+        return refuse(name, 429, retry_after)
     end
 end
 
 
 -- check(policy, opts): the same decision as a table, answering nothing:
 -- allowed, limit, remaining, retry_after, reset (seconds, fractions kept;
--- retry_after is nil if there is nothing to wait for), and source: "redis", or
--- "on_error" with the reason in `reason` and no numbers. Counts at each call.
+-- retry_after is nil if there is nothing to wait for) of the tightest limit, the
+-- same of each in the list `limits`, and source: "redis", or "on_error" with the
+-- reason in `reason` and no numbers. Counts at each call.
 function _M.check(name, opts)
     local policy = find(name)
     local decision, reason
     local phase = get_phase()
     if WAITING_PHASES[phase] then
-        decision, reason = decide(name, policy, opts)
+        decision, reason = decide(name, policy, opts, true)
     else
         decision, reason = fail(name, policy, "bad_phase", "nothing can be waited for in " .. phase)
     end
@@ -317,6 +348,7 @@ function _M.check(name, opts)
         remaining = decision.remaining,
         retry_after = decision.retry_after,
         reset = decision.reset,
+        limits = decision.limits,
         source = "redis",
     }
 end

@@ -11,6 +11,7 @@ pub mod nginx;
 pub mod process;
 pub mod redis_server;
 pub mod script;
+pub mod subject;
 
 pub use client::{Answer, Client};
 pub use nginx::{Conf, Nginx};

@@ -4,33 +4,53 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use redis::{Connection, Value};
-use weir_core::{Algorithm, KeyRule, Limit, OnError, Policy, Verdict};
-use weir_redis::{Ask, Batch, Plan, Source, decode};
+use weir_core::limit::BucketRate;
+use weir_core::{KeyRule, Limit, OnError, Policy, Rate, Verdict};
+use weir_redis::{Ask, Batch, Rule, Source, decode};
 
-/// A caller of the script with policies of one or more limits each.
+/// A caller of the script with rules of one or more limits each. Rules are of
+/// one policy, so limits of the same algorithm and window share their keys.
 pub struct Script {
     connection: Connection,
-    plans: Vec<Plan>,
+    rules: Vec<Rule>,
+}
+
+/// What one call did to one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyAfter {
+    /// Milliseconds to live; -1 for ever, -2 if there is no key.
+    pub ttl_ms: i64,
+    /// Milliseconds by which the server may have paused before it told that.
+    pub pause_ms: i64,
+    /// Bytes, if it is a string; 0 otherwise.
+    pub len: u64,
 }
 
 impl Script {
-    /// A caller whose plan N has the limits `policies[N]`.
-    pub fn new(mut connection: Connection, policies: &[&[&str]]) -> Self {
+    /// A caller whose rule N has the limits `rules[N]`, as [`limit`] reads them.
+    pub fn new(connection: Connection, rules: &[&[&str]]) -> Self {
+        let limits = |rule: &&[&str]| rule.iter().map(|text| limit(text)).collect();
+        let rules: Vec<Vec<Limit>> = rules.iter().map(limits).collect();
+        Self::with(connection, &rules)
+    }
+
+    /// A caller whose rule N has the limits `rules[N]`.
+    pub fn with(mut connection: Connection, rules: &[Vec<Limit>]) -> Self {
         let loaded: String = redis::cmd("SCRIPT")
             .arg("LOAD")
             .arg(weir_redis::script::SOURCE)
             .query(&mut connection)
             .expect("the script loads");
         assert_eq!(loaded, weir_redis::script::hash());
-        let plans = policies.iter().map(|limits| plan(limits)).collect();
-        Self { connection, plans }
+        let rules = rules.iter().map(|limits| rule(limits)).collect();
+        Self { connection, rules }
     }
 
-    /// A request under plan `plan` for `client`.
-    pub fn ask(&self, plan: usize, client: &str, cost: u64) -> Ask {
+    /// A request under rule `rule` for `client`.
+    pub fn ask(&self, rule: usize, client: &str, cost: u64) -> Ask {
         Ask {
             ticket: 0,
-            plan,
+            rule,
             source: Source::Given,
             value: client.as_bytes().into(),
             cost,
@@ -40,26 +60,64 @@ impl Script {
 
     /// Decides a batch at this time (microseconds; `None` for Redis's clock).
     pub fn batch(&mut self, now_us: Option<u64>, asks: &[Ask]) -> Vec<Result<Verdict, String>> {
-        let batch = Batch::new("weir", &self.plans, asks);
+        let batch = Batch::new("weir", &self.rules, asks);
         let batch = match now_us {
             Some(now_us) => batch.at(now_us),
             None => batch,
         };
         let reply: Value = batch.evalsha().query(&mut self.connection).expect("the script answers");
-        decode(reply, &self.plans, asks).expect("a well-formed reply")
+        decode(reply, &self.rules, asks).expect("a well-formed reply")
     }
 
     /// Decides one request.
-    pub fn decide(&mut self, now_us: u64, plan: usize, client: &str, cost: u64) -> Verdict {
-        let ask = self.ask(plan, client, cost);
+    pub fn decide(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
+        let ask = self.ask(rule, client, cost);
         self.batch(Some(now_us), &[ask]).remove(0).expect("a verdict")
     }
 
-    /// The keys of a client under a plan.
-    pub fn keys(&self, plan: usize, client: &str) -> Vec<String> {
+    /// Decides one request, and takes from its keys the time to live that they
+    /// have then: what lives is up to the test's clock alone.
+    pub fn decide_and_persist(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        cost: u64,
+    ) -> (Verdict, Vec<KeyAfter>) {
+        let asks = [self.ask(rule, client, cost)];
+        let mut transaction = redis::pipe();
+        transaction.atomic().cmd("TIME");
+        transaction.add_command(Batch::new("weir", &self.rules, &asks).at(now_us).evalsha());
+        let keys = self.keys(rule, client);
+        for key in &keys {
+            transaction.cmd("PTTL").arg(key).cmd("PERSIST").arg(key).ignore();
+        }
+        transaction.cmd("TIME");
+        let mut replies: Vec<Value> =
+            transaction.query(&mut self.connection).expect("the script answers");
+        let mut time_ms = |index| {
+            let (seconds, micros): (i64, i64) =
+                redis::from_redis_value(replies.remove(index)).expect("the time");
+            seconds * 1_000 + micros / 1_000
+        };
+        let (began_ms, ended_ms) = (time_ms(0), time_ms(1 + keys.len()));
+        let verdict = decode(replies.remove(0), &self.rules, &asks)
+            .expect("a well-formed reply")
+            .remove(0)
+            .expect("a verdict");
+        let after = keys.iter().zip(replies).map(|(key, ttl)| KeyAfter {
+            ttl_ms: redis::from_redis_value(ttl).expect("a time to live"),
+            pause_ms: ended_ms - began_ms,
+            len: redis::cmd("STRLEN").arg(key).query(&mut self.connection).unwrap_or(0),
+        });
+        (verdict, after.collect())
+    }
+
+    /// The keys of a client under a rule.
+    pub fn keys(&self, rule: usize, client: &str) -> Vec<String> {
         let mut keys = Vec::new();
         let value = client.as_bytes().into();
-        self.plans[plan].keys("weir", Source::Given, &value, &mut Vec::new(), |key| {
+        self.rules[rule].keys("weir", Source::Given, &value, &mut Vec::new(), |key| {
             keys.push(String::from_utf8(key.to_vec()).expect("keys are ASCII"));
         });
         keys
@@ -86,16 +144,34 @@ impl Script {
     }
 }
 
-fn plan(limits: &[&str]) -> Plan {
-    let limit = |text: &&str| Limit {
-        algorithm: Algorithm::SlidingLog,
-        rate: text.parse().expect("a rate"),
-    };
-    Plan::new(&Policy {
+fn rule(limits: &[Limit]) -> Rule {
+    let policy = Policy {
         name: "test".to_owned(),
-        limits: limits.iter().map(limit).collect(),
+        limits: limits.to_vec(),
+        plans: Vec::new(),
+        bucket: None,
         key: KeyRule::Function,
         on_error: OnError::Open,
         error_status: 503,
-    })
+    };
+    Rule::new(&policy, limits)
+}
+
+/// Reads a limit as tests write them: `log 3/10s`, `ring 3/10s`,
+/// `counter 3/10s`, `bucket 3/10s` with a burst of 3 or `bucket 3/10s 5` with
+/// one of 5, `quota 3/day`.
+pub fn limit(text: &str) -> Limit {
+    let rate = |rate: &str| -> Rate { rate.parse().expect(text) };
+    let bucket = |limit: &str, burst: u64| {
+        Limit::TokenBucket(BucketRate::new(rate(limit), burst).expect(text))
+    };
+    match text.split(' ').collect::<Vec<_>>()[..] {
+        ["log", limit] => Limit::SlidingLog(rate(limit)),
+        ["ring", limit] => Limit::CompactLog(rate(limit)),
+        ["counter", limit] => Limit::SlidingCounter(rate(limit)),
+        ["bucket", limit] => bucket(limit, rate(limit).limit()),
+        ["bucket", limit, burst] => bucket(limit, burst.parse().expect(text)),
+        ["quota", limit] => Limit::Quota(limit.parse().expect(text)),
+        _ => panic!("{text}"),
+    }
 }

@@ -21,7 +21,7 @@ fn admitted(script: &mut Script, now_us: u64, attempts: usize) -> usize {
 #[test]
 fn a_burst_at_the_start_of_the_next_clock_window_is_refused() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["10/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 10/60s"]]);
     assert_eq!(admitted(&mut script, at(59_900), 10), 10);
     assert_eq!(admitted(&mut script, at(60_100), 10), 0);
     assert_eq!(admitted(&mut script, at(119_899), 10), 0);
@@ -31,7 +31,7 @@ fn a_burst_at_the_start_of_the_next_clock_window_is_refused() {
 #[test]
 fn no_60_second_window_of_2000_attempts_holds_more_than_600() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["600/1m"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 600/1m"]]);
     let passed: Vec<u64> = (0..2_000)
         .map(|attempt| attempt * 50)
         .filter(|&millis| script.decide(at(millis), 0, "client", 1).allowed)
@@ -48,9 +48,9 @@ fn no_60_second_window_of_2000_attempts_holds_more_than_600() {
 #[test]
 fn fifty_requests_in_the_same_microsecond_are_fifty_members() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["1000/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 1000/60s"]]);
     let asks: Vec<_> = (0..25).map(|_| script.ask(0, "client", 1)).collect();
-    let mut others = Script::new(redis.connect(), &[&["1000/60s"]]);
+    let mut others = Script::new(redis.connect(), &[&["log 1000/60s"]]);
     for verdict in script.batch(Some(at(0)), &asks) {
         assert!(verdict.unwrap().allowed);
     }
@@ -60,7 +60,7 @@ fn fifty_requests_in_the_same_microsecond_are_fifty_members() {
     let key = script.keys(0, "client").remove(0);
     assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 50);
 
-    let mut five = Script::new(redis.connect(), &[&["5/60s"]]);
+    let mut five = Script::new(redis.connect(), &[&["log 5/60s"]]);
     let asks: Vec<_> = (0..50).map(|_| five.ask(0, "c03", 1)).collect();
     let verdicts = five.batch(Some(at(0)), &asks);
     assert_eq!(verdicts.iter().filter(|verdict| verdict.as_ref().unwrap().allowed).count(), 5);
@@ -73,7 +73,7 @@ fn fifty_requests_in_the_same_microsecond_are_fifty_members() {
 #[test]
 fn a_denied_request_leaves_the_key_untouched() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["10/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 10/60s"]]);
     assert_eq!(admitted(&mut script, at(0), 1), 1);
     assert_eq!(admitted(&mut script, at(500), 9), 9);
     let key = script.keys(0, "client").remove(0);
@@ -92,7 +92,7 @@ fn a_denied_request_leaves_the_key_untouched() {
 #[test]
 fn a_client_that_waits_as_told_passes_and_one_millisecond_earlier_not() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["5/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 5/60s"]]);
     for millis in [0, 1_000, 1_000, 30_000, 41_234] {
         assert_eq!(admitted(&mut script, at(millis), 1), 1);
     }
@@ -118,7 +118,7 @@ fn a_client_that_waits_as_told_passes_and_one_millisecond_earlier_not() {
 #[test]
 fn a_refused_request_is_charged_under_none_of_its_limits() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["5/10s", "2/1s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 5/10s", "log 2/1s"]]);
     for _ in 0..2 {
         assert!(script.decide(at(0), 0, "client", 1).allowed);
     }
@@ -135,7 +135,7 @@ fn a_refused_request_is_charged_under_none_of_its_limits() {
 #[test]
 fn a_cost_is_charged_whole_or_not_at_all() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["3000/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 3000/60s"]]);
     assert!(script.decide(at(0), 0, "client", 2_998).allowed);
     let key = script.keys(0, "client").remove(0);
     assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 2_998);
@@ -149,7 +149,7 @@ fn a_cost_is_charged_whole_or_not_at_all() {
 #[test]
 fn members_are_short_enough_for_a_listpack() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["128/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 128/60s"]]);
     assert_eq!(admitted(&mut script, at(0), 200), 128);
     let key = script.keys(0, "client").remove(0);
     // Called a ziplist before Redis 7.
@@ -165,7 +165,7 @@ fn members_are_short_enough_for_a_listpack() {
 #[test]
 fn members_that_are_in_use_are_passed_over() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["3000/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 3000/60s"]]);
     let key = script.keys(0, "client").remove(0);
     for _ in 0..5 {
         // Each call begins to number at its own microsecond, which is the same.
@@ -200,7 +200,7 @@ fn members_that_are_in_use_are_passed_over() {
 #[test]
 fn a_key_without_a_time_to_live_gets_one() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["1/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 1/60s"]]);
     assert_eq!(admitted(&mut script, at(0), 1), 1);
     let key = script.keys(0, "client").remove(0);
     assert_eq!(redis.command::<u8>(&format!("PERSIST {key}")), 1);
@@ -214,7 +214,7 @@ fn a_key_without_a_time_to_live_gets_one() {
 #[test]
 fn a_foreign_value_fails_its_own_request_and_no_other() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["1/60s"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 1/60s"]]);
     let foreign = script.keys(0, "foreign").remove(0);
     redis.command::<()>(&format!("SET {foreign} 7"));
     let asks = ["before", "foreign", "after"].map(|client| script.ask(0, client, 1));
@@ -235,13 +235,25 @@ fn a_call_that_cannot_be_read_is_refused_as_a_whole() {
         (1, &["-1 log:1:1000"], "not a request"),
         (1, &["1.5 log:1:1000"], "not a request"),
         (1, &["1"], "not a request"),
-        (1, &["1 log:5:60000000;log:1:1000000"], "not a request"),
+        (1, &["1 log:5:60000000  log:1:1000000"], "not a request"),
         (1, &["1 log:5:60000000 "], "not a request"),
-        (1, &["10001 log:99999:60000000"], "not a request"),
+        (1, &["9007199254740992 bucket:9:1000:9"], "not a request"),
+        (1, &["1 log:5:60000000;log:1:1000000"], "not a limit"),
+        (1, &["1 log:5"], "not a limit"),
+        (1, &["1 log:5:1000:"], "not a limit"),
+        (1, &["1 log:5:1000:5"], "not a limit"),
+        (1, &["1 quota:5:month:5"], "not a limit"),
         (1, &["1 log:0:1000"], "out of range"),
         (1, &["1 log:9007199254740992:1000"], "out of range"),
         (1, &["1 log:1:999"], "out of range"),
         (1, &["1 log:1:31622400000001"], "out of range"),
+        (1, &["1 log:1:month"], "out of range"),
+        (1, &["1 log:1:0x1000"], "out of range"),
+        (1, &["1 quota:1:1000"], "out of range"),
+        (1, &["1 quota:1:year"], "out of range"),
+        (1, &["1 bucket:1:1000"], "out of range"),
+        (1, &["1 bucket:1:1000:0"], "out of range"),
+        (1, &["1 bucket:1:31622400000000:2"], "takes longer than 366 days to refill"),
         (1, &["1 log:1:1000", "1 log:1:1000"], "have 2 limits, but there are 1 keys"),
         (2, &["1 log:1:1000"], "have 1 limits, but there are 2 keys"),
     ] {
@@ -255,6 +267,12 @@ fn a_call_that_cannot_be_read_is_refused_as_a_whole() {
         let error = call.query::<Value>(&mut redis.connect()).expect_err(problem).to_string();
         assert!(error.contains(problem), "{requests:?}: {error}");
     }
+    for clock in ["now", "1e15", "-1", "0x10", "1.5"] {
+        let mut call = redis::cmd("EVAL");
+        call.arg(weir_redis::script::SOURCE).arg(1).arg("key").arg(clock).arg("1 log:1:1000");
+        let error = call.query::<Value>(&mut redis.connect()).expect_err(clock).to_string();
+        assert!(error.contains("ARGV[1] is not a time in microseconds"), "{error}");
+    }
     assert_eq!(redis.command::<usize>("DBSIZE"), 0);
 }
 
@@ -262,7 +280,7 @@ fn a_call_that_cannot_be_read_is_refused_as_a_whole() {
 #[test]
 fn redis_tells_the_time() {
     let redis = Redis::start();
-    let mut script = Script::new(redis.connect(), &[&["1/200ms"]]);
+    let mut script = Script::new(redis.connect(), &[&["log 1/200ms"]]);
     let ask = script.ask(0, "client", 1);
     let decide =
         |script: &mut Script| script.batch(None, std::slice::from_ref(&ask)).remove(0).unwrap();
@@ -287,4 +305,13 @@ fn the_documented_call_is_answered_as_documented() {
     call.arg("").arg("1 log:100:60000000");
     let reply: Vec<i64> = call.query(&mut redis.connect()).unwrap();
     assert_eq!(reply, [1, 99, 0, 60_000_000]);
+}
+
+/// What others run is what Weir runs.
+#[test]
+fn make_script_prints_the_script() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let make = std::process::Command::new("make").args(["-s", "script"]).current_dir(root).output();
+    let printed = make.expect("make runs").stdout;
+    assert_eq!(String::from_utf8(printed).unwrap(), weir_redis::script::SOURCE);
 }

@@ -1,80 +1,216 @@
 //! The script in a real Redis decides as the reference in weir-core does.
 
+use std::collections::HashMap;
+
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use std::collections::HashMap;
-use weir_core::algorithm::sliding_log::SlidingLog;
-use weir_core::{Rate, Timestamp};
+use weir_core::algorithm::{State, decide};
+use weir_core::limit::BucketRate;
+use weir_core::{Limit, Rate, Timestamp, Verdict};
 use weir_tests::Redis;
-use weir_tests::script::Script;
+use weir_tests::script::{KeyAfter, Script};
 
+/// 2027-01-15 08:00:00 UTC.
 const START_US: u64 = 1_800_000_000_000_000;
 
-/// One request: plan, client, cost, and how far the clock moves before it, in
-/// microseconds. Windows are a few seconds, of which a run takes a fraction:
-/// Redis expires keys by its own clock. Steps of whole seconds meet every
-/// boundary; some go back, a few so far that the clock counts as reset.
-type Step = (usize, usize, u64, i64);
-
-fn step() -> impl Strategy<Value = Step> {
-    let clock = prop_oneof![
-        6 => 0i64..4_000_000,
-        2 => Just(0i64),
-        1 => -3_000_000i64..0,
-        3 => (-2i64..6).prop_map(|seconds| seconds * 1_000_000),
-    ];
-    let jump = prop_oneof![
-        200 => clock,
-        1 => Just(70_000_000i64),
-        1 => Just(-60_000_000i64),
-        1 => Just(-70_000_000i64),
-    ];
-    (0..RATES.len(), 0usize..2, 0u64..4, jump)
+/// How far the clock moves before a request, in microseconds.
+fn clock() -> impl Strategy<Value = i64> {
+    let second = 1_000_000i64;
+    prop_oneof![
+        40 => Just(0i64),
+        20 => 0..1_000i64,
+        60 => 0..4 * second,
+        // Whole seconds meet every boundary.
+        30 => (0i64..6).prop_map(move |seconds| seconds * second),
+        8 => (0i64..50).prop_map(move |hours| hours * 3_600 * second),
+        2 => (0i64..70).prop_map(move |days| days * 86_400 * second),
+        10 => -3 * second..0,
+        2 => -59 * second..0,
+        1 => Just(-60 * second),
+        1 => Just(-70 * second),
+        1 => Just(70 * second),
+    ]
 }
 
-const RATES: [&str; 4] = ["1/5s", "3/4s", "3/10s", "9007199254740991/7s"];
+/// Limits that are reached, and the largest.
+fn rate() -> impl Strategy<Value = Rate> {
+    let limit = prop_oneof![8 => 1u64..8, 3 => 8u64..200, 1 => (1u64 << 53) - 3..1 << 53];
+    let window = prop::sample::select(vec!["1ms", "999ms", "1s", "4s", "7s", "1h", "366d"]);
+    (limit, window).prop_map(|(limit, window)| format!("{limit}/{window}").parse().expect("a rate"))
+}
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    let bucket = (rate(), prop_oneof![Just(None), (1u64..20).prop_map(Some)]).prop_filter_map(
+        "a bucket that refills in time",
+        |(rate, burst)| {
+            let terms = BucketRate::new(rate, burst.unwrap_or(rate.limit()));
+            terms.ok().map(Limit::TokenBucket)
+        },
+    );
+    let period = prop::sample::select(vec!["hour", "day", "month"]);
+    let quota = (rate(), period).prop_map(|(rate, period)| {
+        Limit::Quota(format!("{}/{period}", rate.limit()).parse().expect("a quota"))
+    });
+    prop_oneof![
+        rate().prop_map(Limit::SlidingLog),
+        rate().prop_map(Limit::CompactLog),
+        rate().prop_map(Limit::SlidingCounter),
+        bucket,
+        quota,
+    ]
+}
+
+/// Rules that share keys where algorithm and window are the same, so that a
+/// trace also is one of limits and plans that change.
+fn rules() -> impl Strategy<Value = Vec<Vec<Limit>>> {
+    let limits = prop::collection::vec(any_limit(), 1..4).prop_map(|mut limits| {
+        let mut seen = Vec::new();
+        limits.retain(|limit| {
+            let suffix = limit.key_suffix();
+            let is_new = !seen.contains(&suffix);
+            seen.push(suffix);
+            is_new
+        });
+        limits
+    });
+    prop::collection::vec(limits, 1..5)
+}
+
+/// A request: rule (modulo their number), client, cost, clock.
+#[derive(Clone, Debug)]
+struct Step {
+    rule: usize,
+    client: usize,
+    cost: Cost,
+    clock_us: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Cost {
+    Units(u64),
+    /// The first limit's capacity, less or more a few.
+    NearCapacity(i64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = prop_oneof![
+        8 => (0u64..4).prop_map(Cost::Units),
+        2 => (4u64..60).prop_map(Cost::Units),
+        1 => (-4i64..3).prop_map(Cost::NearCapacity),
+    ];
+    (0usize..4, 0usize..2, cost, clock()).prop_map(|(rule, client, cost, clock_us)| Step {
+        rule,
+        client,
+        cost,
+        clock_us,
+    })
+}
+
+/// What the script must leave of a key: how long it has to live from `now` on.
+fn expected_ttl(limit: &Limit, state: &State, now: Timestamp, is_charged: bool) -> Option<u64> {
+    let expires = match (limit, state) {
+        // A log that was written while the clock was behind it lives for one
+        // window from then on, by the same clock: long enough for every entry.
+        (Limit::SlidingLog(rate) | Limit::CompactLog(rate), _) if is_charged => {
+            Some(now + rate.window())
+        }
+        _ => state.expires(limit),
+    };
+    expires.map(|expires| expires.as_micros().saturating_sub(now.as_micros()))
+}
 
 #[test]
 fn the_script_decides_as_the_reference_does() {
     let redis = Redis::start();
-    let policies: Vec<[&str; 1]> = RATES.iter().map(|&rate| [rate]).collect();
-    let policies: Vec<&[&str]> = policies.iter().map(|policy| &policy[..]).collect();
-    let mut runner = TestRunner::new(Config { cases: 60, ..Config::default() });
-    let steps = proptest::collection::vec(step(), 1..400);
+    let mut runner = TestRunner::new(Config {
+        cases: 300,
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let traces = (rules(), prop::collection::vec(step(), 1..250));
+    let steps_done = std::cell::Cell::new(0);
     runner
-        .run(&steps, |steps| {
+        .run(&traces, |(rules, steps)| {
             redis.command::<()>("FLUSHALL");
-            let mut script = Script::new(redis.connect(), &policies);
-            let mut logs: HashMap<(usize, usize), SlidingLog> = HashMap::new();
+            let mut script = Script::with(redis.connect(), &rules);
+            let mut states: HashMap<String, State> = HashMap::new();
             let mut now_us = START_US;
-            for (plan, client, cost, clock) in steps {
-                now_us = now_us.saturating_add_signed(clock);
-                let rate: Rate = RATES[plan].parse().expect("a rate");
-                let log = logs.entry((plan, client)).or_default();
-                let expected = log.decide(rate, Timestamp::from_micros(now_us), cost);
-
-                let name = format!("client-{client}");
-                let before = script.server_us();
-                let verdict = script.decide(now_us, plan, &name, cost);
-                let after = script.server_us();
-                prop_assert_eq!(verdict.allowed, expected.wait.is_none());
-                prop_assert_eq!(&verdict.limits, &[expected]);
-
-                let key = script.keys(plan, &name).remove(0);
-                let expiry = script.expiry_ms(&key);
-                if verdict.allowed && cost > 0 {
-                    // One window on, to the millisecond.
-                    let window = weir_core::time::micros(rate.window());
-                    let least = ((before + window) / 1_000) as i64;
-                    let most = (after + window).div_ceil(1_000) as i64;
-                    prop_assert!(*expiry.end() >= least && *expiry.start() <= most);
-                } else if log.is_empty() {
-                    prop_assert_eq!(expiry, -2..=-2, "nothing is recorded");
-                } else {
-                    prop_assert_ne!(expiry, -1..=-1, "no time to live");
+            for step in steps {
+                let rule = step.rule % rules.len();
+                let limits = &rules[rule];
+                let cost = match step.cost {
+                    Cost::Units(units) => units,
+                    Cost::NearCapacity(more) => {
+                        limits[0].capacity().saturating_add_signed(more).min((1 << 53) - 1)
+                    }
+                };
+                let is_too_dear =
+                    |limit: &Limit| cost > limit.max_cost() && cost <= limit.capacity();
+                if limits.iter().any(is_too_dear) {
+                    continue;
                 }
+                now_us = now_us.saturating_add_signed(step.clock_us);
+                let now = Timestamp::from_micros(now_us);
+
+                let name = format!("client-{}", step.client);
+                let keys = script.keys(rule, &name);
+                let mut before: Vec<State> = keys
+                    .iter()
+                    .zip(limits)
+                    .map(|(key, limit)| states.remove(key).unwrap_or_else(|| State::new(limit)))
+                    .collect();
+                let expected: Verdict = decide(limits, &mut before, now, cost);
+                let (verdict, after) = script.decide_and_persist(now_us, rule, &name, cost);
+                prop_assert_eq!(&verdict, &expected, "{:?} at {}", limits, now_us);
+
+                let is_charged = verdict.allowed && cost > 0;
+                for (((key, limit), mut state), after) in
+                    keys.into_iter().zip(limits).zip(before).zip(after)
+                {
+                    let ttl_us = expected_ttl(limit, &state, now, is_charged);
+                    check_key(limit, &state, ttl_us, is_charged, after)?;
+                    if after.ttl_ms == -2 {
+                        // It went, as it may.
+                        state = State::new(limit);
+                    }
+                    states.insert(key, state);
+                }
+                steps_done.set(steps_done.get() + 1);
             }
             Ok(())
         })
         .unwrap();
+    println!("{} steps", steps_done.get());
+    assert!(steps_done.get() > 20_000);
+}
+
+fn check_key(
+    limit: &Limit,
+    state: &State,
+    ttl_us: Option<u64>,
+    is_charged: bool,
+    after: KeyAfter,
+) -> Result<(), TestCaseError> {
+    match ttl_us {
+        None => prop_assert_eq!(after.ttl_ms, -2, "{:?}: a key without use", limit),
+        Some(ttl_us) => {
+            // Rounded up to a millisecond, and counted from the one that the
+            // server was in.
+            let ttl_ms = (ttl_us / 1_000) as i64;
+            let lives = ttl_ms - after.pause_ms..=ttl_ms + after.pause_ms + 2;
+            let may_be_gone = *lives.start() <= 1 && after.ttl_ms == -2;
+            prop_assert!(
+                may_be_gone || lives.contains(&after.ttl_ms),
+                "{:?}: lives {} ms, not {:?}",
+                limit,
+                after.ttl_ms,
+                lives
+            );
+        }
+    }
+    if let (Limit::CompactLog(_), State::Log(log), true) = (limit, state, is_charged) {
+        prop_assert!(after.len <= 9 * log.len() as u64 + 64, "{} of {}", after.len, log.len());
+    }
+    Ok(())
 }

@@ -5,18 +5,19 @@
 //! stops at the first thing wrong. Every field must be known.
 
 mod fields;
+mod limits;
+mod policy;
 mod value;
 
 use std::time::Duration;
 
 use crate::duration;
-use crate::policy::{Algorithm, KeyRule, Limit, OnError, Policy};
-use crate::{ConfigError, Rate, Template};
+use crate::{ConfigError, Policy};
 
 use fields::Fields;
 pub use value::Value;
 
-/// The longest policy name or key prefix, in bytes.
+/// The longest name (of a policy, plan or bucket) or key prefix, in bytes.
 pub const MAX_NAME: usize = 64;
 
 /// The longest `runtime_dir`, in bytes: a Unix socket's path ends at 107.
@@ -62,7 +63,7 @@ impl Config {
             let problem = format!("must be at most {MAX_RUNTIME_DIR} bytes long");
             return Err(ConfigError::new("runtime_dir", problem));
         }
-        let policies = policies(fields.required("policies")?)?;
+        let policies = policy::all(fields.required("policies")?)?;
         Ok(Self { redis, runtime_dir, policies })
     }
 }
@@ -96,68 +97,6 @@ const NAME_RULE: &str = "must be 1 to 64 letters, digits, \"_\", \"-\" or \".\""
 fn is_name(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     (1..=MAX_NAME).contains(&text.len()) && text.chars().all(is_plain)
-}
-
-fn policies(config: Value) -> Result<Vec<Policy>, ConfigError> {
-    let table = config.into_table("policies")?;
-    if table.is_empty() {
-        return Err(ConfigError::new("policies", "must name at least one policy"));
-    }
-    table.into_iter().map(|(name, value)| policy(name, value)).collect()
-}
-
-fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
-    if !is_name(&name) {
-        return Err(ConfigError::new(
-            format!("policies[{name:?}]"),
-            format!("the name {NAME_RULE}"),
-        ));
-    }
-    let known = ["limit", "key", "on_error", "error_status"];
-    let mut fields = Fields::of(format!("policies.{name}"), config, &known)?;
-    let rate: Rate = match fields.string("limit")? {
-        Some(text) => {
-            text.parse().map_err(|error| fields.wrong("limit", format!("{text:?}: {error}")))?
-        }
-        None => return Err(fields.missing("limit", "a string like \"100/1m\"")),
-    };
-    let key = key_rule(&mut fields)?;
-    let on_error = match fields.string("on_error")?.as_deref() {
-        None | Some("open") => OnError::Open,
-        Some("closed") => OnError::Closed,
-        Some(other) => {
-            let problem = format!("{other:?}: must be \"open\" or \"closed\"");
-            return Err(fields.wrong("on_error", problem));
-        }
-    };
-    let error_status = fields.whole_number("error_status", 400..=599)?.unwrap_or(503) as u16;
-    let limits = vec![Limit { algorithm: Algorithm::SlidingLog, rate }];
-    Ok(Policy { name, limits, key, on_error, error_status })
-}
-
-fn key_rule(fields: &mut Fields) -> Result<KeyRule, ConfigError> {
-    const WANTED: &str = "a string, a list of strings or a function";
-    let template = |fields: &Fields, field: &str, text: &str| {
-        Template::parse(text).map_err(|error| fields.wrong(field, format!("{text:?}: {error}")))
-    };
-    let templates = match fields.take("key") {
-        None => vec![template(fields, "key", "$remote_addr")?],
-        Some(Value::String(text)) => vec![template(fields, "key", &text)?],
-        Some(Value::Function) => return Ok(KeyRule::Function),
-        Some(Value::List(list)) => list
-            .into_iter()
-            .enumerate()
-            .map(|(index, value)| {
-                let field = format!("key[{}]", index + 1);
-                match value {
-                    Value::String(text) => template(fields, &field, &text),
-                    other => Err(fields.mistyped(&field, "a string", &other)),
-                }
-            })
-            .collect::<Result<_, _>>()?,
-        Some(other) => return Err(fields.mistyped("key", WANTED, &other)),
-    };
-    Ok(KeyRule::Templates(templates))
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use std::time::Duration;
 /// Where one limit stands after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Units per window.
+    /// The most units that the limit can ever hold: units per window or
+    /// period, of a token bucket its burst.
     pub limit: u64,
     /// Units that could still be admitted right now.
     pub remaining: u64,
     /// What stands in the way, if anything.
     pub wait: Wait,
     /// Until the whole budget would be free again with no further traffic.
-    /// From zero to one window.
     pub reset: Duration,
 }
 
@@ -22,7 +22,8 @@ pub enum Wait {
     /// The limit has room.
     None,
     /// The limit has room after this time, and not a microsecond earlier, if
-    /// nobody else takes the place. More than zero, at most one window.
+    /// nobody else takes the place. More than zero, and at most one window;
+    /// two for a sliding counter, a bucket's time to refill, a quota's period.
     For(Duration),
     /// The cost is above what the limit can ever hold.
     Forever,

@@ -1,42 +1,6 @@
 //! A policy: what is limited, for whom, and what happens when nobody can say.
 
-use crate::{Rate, Template, duration};
-
-/// How a limit is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Algorithm {
-    /// Exact: [`crate::algorithm::sliding_log`].
-    SlidingLog,
-}
-
-impl Algorithm {
-    /// The name under which the script and the keys know it.
-    pub const fn tag(self) -> &'static str {
-        match self {
-            Algorithm::SlidingLog => "log",
-        }
-    }
-}
-
-/// One limit of a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// How it is counted.
-    pub algorithm: Algorithm,
-    /// How much in how long.
-    pub rate: Rate,
-}
-
-impl Limit {
-    /// What follows the client in this limit's key: `POLICY:ALGORITHM:WINDOW`.
-    /// A limit with another window or algorithm starts clean under a key of
-    /// its own; one with another number goes on counting.
-    pub fn key_suffix(&self, policy: &str) -> String {
-        let window = duration::canonical(self.rate.window());
-        format!("{policy}:{}:{window}", self.algorithm.tag())
-    }
-}
+use crate::{Limit, Template};
 
 /// Whom a request counts for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,17 +30,42 @@ impl OnError {
     }
 }
 
+/// Other numbers for some clients of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Its name: 1 to 64 letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// In place of the policy's limits, each of the same algorithm and window,
+    /// so that a client whose plan changes keeps what it has used.
+    pub limits: Vec<Limit>,
+}
+
 /// A named policy, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Its name: 1 to 64 letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// Its limits, at least one; a request needs room in each.
+    /// Its limits, 1 to 8; a request needs room in each.
     pub limits: Vec<Limit>,
+    /// By name in alphabetical order.
+    pub plans: Vec<Plan>,
+    /// The name of a budget that it shares with other policies.
+    pub bucket: Option<String>,
     /// Whom it counts for.
     pub key: KeyRule,
     /// The failure policy.
     pub on_error: OnError,
     /// The status under [`OnError::Closed`], 400 to 599.
     pub error_status: u16,
+}
+
+impl Policy {
+    /// Whose budget it is, as keys say it: the policy's name, or `@BUCKET`,
+    /// which no policy can be named.
+    pub fn budget(&self) -> String {
+        match &self.bucket {
+            Some(bucket) => format!("@{bucket}"),
+            None => self.name.clone(),
+        }
+    }
 }

@@ -91,10 +91,7 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, RateError> {
         let (limit, window) = text.split_once('/').ok_or(RateError::Form)?;
-        if limit.is_empty() || !limit.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(RateError::Limit);
-        }
-        let limit = limit.parse().map_err(|_| RateError::Limit)?;
+        let limit = parse_limit(limit)?;
         let window = match duration::parse(window) {
             Ok(window) => window,
             Err(DurationError::TooLarge) => return Err(RateError::WindowTooLong),
@@ -102,6 +99,15 @@ impl FromStr for Rate {
         };
         Self::new(limit, window)
     }
+}
+
+/// Reads a limit: digits alone, from 1 to [`MAX_LIMIT`].
+pub(crate) fn parse_limit(text: &str) -> Result<u64, RateError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(RateError::Limit);
+    }
+    let limit = text.parse().map_err(|_| RateError::Limit)?;
+    if (1..=MAX_LIMIT).contains(&limit) { Ok(limit) } else { Err(RateError::Limit) }
 }
 
 impl fmt::Display for Rate {

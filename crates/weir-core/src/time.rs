@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Microseconds since the Unix epoch, by the clock of whoever decides (Redis's
 /// `TIME`, or a test's own).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {

@@ -1,6 +1,7 @@
 //! The engine: what Lua holds of a configuration, and calls for each request.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,8 +12,9 @@ use mlua::BString;
 use mlua::prelude::*;
 use weir_core::decision::{Standing, Wait};
 use weir_core::fields::{Fields, refusal_body};
+use weir_core::rate::MAX_LIMIT;
 use weir_core::{Config, ConfigError};
-use weir_redis::{Answer, Ask, Health, Plan, Server, Source};
+use weir_redis::{Answer, Ask, Health, Rule, Server, Source};
 
 use crate::worker::Worker;
 use crate::{lua_config, policies};
@@ -22,9 +24,11 @@ use crate::{lua_config, policies};
 pub(crate) struct Engine {
     config: Config,
     server: Server,
-    plans: Arc<[Plan]>,
+    rules: Arc<[Rule]>,
     worker: RefCell<Option<Worker>>,
     last_ticket: Cell<u64>,
+    /// The tickets whose answers are to list each limit.
+    in_full: RefCell<HashSet<u64>>,
 }
 
 impl Engine {
@@ -38,8 +42,15 @@ impl Engine {
         {
             return Err(ConfigError::new("runtime_dir", format!("{dir:?} is not a directory")));
         }
-        let plans = config.policies.iter().map(Plan::new).collect();
-        Ok(Self { config, server, plans, worker: RefCell::new(None), last_ticket: Cell::new(0) })
+        let rules = policies::rules(&config.policies).into();
+        Ok(Self {
+            config,
+            server,
+            rules,
+            worker: RefCell::new(None),
+            last_ticket: Cell::new(0),
+            in_full: RefCell::default(),
+        })
     }
 
     /// `start()`: `true`, or `nil, error`. Does nothing if the thread runs.
@@ -54,8 +65,10 @@ impl Engine {
             // A parent's: its descriptors are shared with the thread there.
             std::mem::forget(stale);
         }
-        match Worker::start(&self.config, self.server.clone(), Arc::clone(&self.plans)) {
+        match Worker::start(&self.config, self.server.clone(), Arc::clone(&self.rules)) {
             Ok(started) => {
+                // What was asked of the last thread is answered no more.
+                self.in_full.borrow_mut().clear();
                 *worker = Some(started);
                 (Some(true), None)
             }
@@ -76,41 +89,56 @@ impl Engine {
         }
     }
 
-    /// `submit(policy_index, source, value)`: a ticket, or `nil, reason`.
+    /// `submit(rule, source, value, cost, in_full)`: a ticket, or
+    /// `nil, reason, detail`. `rule` is an index of [`policies::rules`].
     /// `source` is the index of the key template that gave the value, from 1;
-    /// 0 for a key given by the caller, -1 for the client's address.
+    /// 0 for a key given by the caller, -1 for the client's address. `cost` is
+    /// what the caller wrote, nil for 1. `in_full` has the answer list each
+    /// limit.
     fn submit(
         &self,
-        (plan, source, value): (usize, i64, BString),
-    ) -> (Option<u64>, Option<&'static str>) {
+        (rule, source, value, cost, in_full): (usize, i64, BString, LuaValue, bool),
+    ) -> (Option<u64>, Option<&'static str>, Option<String>) {
         let worker = self.worker.borrow();
-        let Some(worker) = &*worker else { return (None, Some("not_started")) };
-        if plan >= self.plans.len() {
-            return (None, Some("no_such_policy"));
-        }
+        let Some(worker) = &*worker else { return (None, Some("not_started"), None) };
+        let Some(limits) = self.rules.get(rule) else {
+            return (None, Some("no_such_policy"), None);
+        };
+        let cost = match units(&cost, limits) {
+            Ok(cost) => cost,
+            Err(problem) => return (None, Some("bad_cost"), Some(problem)),
+        };
         let ticket = self.last_ticket.get() + 1;
         self.last_ticket.set(ticket);
         let ask = Ask {
             ticket,
-            plan,
+            rule,
             source: match source {
                 0 => Source::Given,
                 1.. => Source::Template(source as usize - 1),
                 _ => Source::Address,
             },
             value: value.as_slice().into(),
-            cost: 1,
+            cost,
             deadline: Instant::now() + self.config.redis.timeout,
         };
         match worker.submit(ask) {
-            Ok(()) => (Some(ticket), None),
-            Err(refusal) => (None, Some(refusal.word())),
+            Ok(()) => {
+                if in_full {
+                    self.in_full.borrow_mut().insert(ticket);
+                }
+                (Some(ticket), None, None)
+            }
+            Err(refusal) => (None, Some(refusal.word()), None),
         }
     }
 
     /// `next()`: the next answer that has come, as [`LuaAnswer`], or nil.
     fn next(&self) -> Option<LuaAnswer> {
-        self.worker.borrow().as_ref()?.next_answer().map(LuaAnswer)
+        let answer = self.worker.borrow().as_ref()?.next_answer()?;
+        let mut in_full = self.in_full.borrow_mut();
+        let in_full = !in_full.is_empty() && in_full.remove(&answer.ticket);
+        Some(LuaAnswer { answer, in_full })
     }
 
     /// `line()`: the next line for the error log, or nil.
@@ -135,36 +163,83 @@ impl Engine {
         stats.set("connects", count(|health| &health.connects))?;
         Ok(stats)
     }
+}
 
-    fn policy_name(&self, index: usize) -> &str {
-        self.config.policies.get(index).map_or("", |policy| &policy.name)
+/// A cost as the operator's Lua gave it, in units.
+fn units(cost: &LuaValue, rule: &Rule) -> Result<u64, String> {
+    let number = match cost {
+        LuaValue::Nil => return Ok(1),
+        LuaValue::Integer(number) => *number as f64,
+        LuaValue::Number(number) => *number,
+        other => return Err(format!("the cost must be a number, not a {}", other.type_name())),
+    };
+    if number.fract() != 0.0 || !(0.0..=MAX_LIMIT as f64).contains(&number) {
+        return Err(format!("the cost must be a whole number from 0 to {MAX_LIMIT}, not {number}"));
+    }
+    let cost = number as u64;
+    if rule.takes(cost) {
+        Ok(cost)
+    } else {
+        let most = rule.max_cost();
+        Err(format!("a cost of {cost} is above what a log takes at once, {most}"))
     }
 }
 
 /// An answer as Lua takes it: `ticket, allowed, limit, remaining, retry_after,
-/// reset`, times in seconds, `retry_after` nil if there is none; or
-/// `ticket, nil, reason`.
-struct LuaAnswer(Answer);
+/// reset, limits`, or `ticket, nil, reason`. The numbers are those of the
+/// tightest limit, times in seconds, `retry_after` nil if there is none.
+/// `limits`, if it was asked for, is a list of each limit with these fields.
+struct LuaAnswer {
+    answer: Answer,
+    in_full: bool,
+}
 
 impl IntoLuaMulti for LuaAnswer {
     fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
-        let Answer { ticket, outcome } = self.0;
-        let told = outcome.as_ref().map(|verdict| (verdict.allowed, verdict.tightest()));
-        match told {
-            Ok((allowed, Some(limit))) => {
-                let retry_after = match limit.wait {
-                    Wait::For(wait) => Some(wait.as_secs_f64()),
-                    Wait::None | Wait::Forever => None,
-                };
-                let reset = limit.reset.as_secs_f64();
-                (ticket, allowed, limit.limit, limit.remaining, retry_after, reset)
-                    .into_lua_multi(lua)
-            }
+        let Answer { ticket, outcome } = self.answer;
+        let verdict = match outcome {
+            Ok(verdict) => verdict,
+            Err(failure) => return (ticket, LuaNil, failure.word()).into_lua_multi(lua),
+        };
+        let Some(tightest) = verdict.tightest() else {
             // A policy has limits, so a verdict has too; but an answer that
             // says nothing must not become a decision.
-            Ok((_, None)) => (ticket, LuaNil, "malformed_reply").into_lua_multi(lua),
-            Err(failure) => (ticket, LuaNil, failure.word()).into_lua_multi(lua),
-        }
+            return (ticket, LuaNil, "malformed_reply").into_lua_multi(lua);
+        };
+        let limits = match self.in_full {
+            true => Some(limits_to_lua(lua, &verdict.limits)?),
+            false => None,
+        };
+        (
+            ticket,
+            verdict.allowed,
+            tightest.limit,
+            tightest.remaining,
+            retry_after(tightest),
+            tightest.reset.as_secs_f64(),
+            limits,
+        )
+            .into_lua_multi(lua)
+    }
+}
+
+fn limits_to_lua(lua: &Lua, limits: &[Standing]) -> LuaResult<LuaTable> {
+    let list = lua.create_table()?;
+    for standing in limits {
+        let entry = lua.create_table()?;
+        entry.set("limit", standing.limit)?;
+        entry.set("remaining", standing.remaining)?;
+        entry.set("retry_after", retry_after(standing))?;
+        entry.set("reset", standing.reset.as_secs_f64())?;
+        list.push(entry)?;
+    }
+    Ok(list)
+}
+
+fn retry_after(standing: &Standing) -> Option<f64> {
+    match standing.wait {
+        Wait::For(wait) => Some(wait.as_secs_f64()),
+        Wait::None | Wait::Forever => None,
     }
 }
 
@@ -215,8 +290,8 @@ impl LuaUserData for Engine {
         methods.add_method("fields", |_, _, decision| Ok(fields(decision)));
         methods.add_method(
             "body",
-            |_, engine, (policy, status, retry_after): (usize, u16, Option<String>)| {
-                Ok(refusal_body(engine.policy_name(policy), status, retry_after.as_deref()))
+            |_, _, (policy, status, retry_after): (String, u16, Option<String>)| {
+                Ok(refusal_body(&policy, status, retry_after.as_deref()))
             },
         );
         methods.add_method("stats", |lua, engine, ()| engine.stats(lua));

@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 
 use tokio::sync::mpsc;
 use weir_core::Config;
-use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Outlet, Plan, Server};
+use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Outlet, Rule, Server};
 
 use crate::bell::{Bell, Order, Rendezvous, Rung};
 use crate::sys;
@@ -58,7 +58,7 @@ impl Refusal {
 
 impl Worker {
     /// Starts the thread. Only in a process that will not fork any more.
-    pub(crate) fn start(config: &Config, server: Server, plans: Arc<[Plan]>) -> io::Result<Self> {
+    pub(crate) fn start(config: &Config, server: Server, rules: Arc<[Rule]>) -> io::Result<Self> {
         let (ask_sender, asks) = mpsc::channel(config.redis.queue);
         let (order_sender, orders) = mpsc::unbounded_channel();
         let (answer_sender, answers) = channel();
@@ -78,7 +78,7 @@ impl Worker {
             let bell = Rc::new(Bell::new(thread_rung));
             let outlet =
                 Mail { answers: answer_sender, notices: notice_sender, bell: Rc::clone(&bell) };
-            let limiter = Limiter::new(server, &prefix, plans, timeout, outlet, thread_health);
+            let limiter = Limiter::new(server, &prefix, rules, timeout, outlet, thread_health);
             runtime.block_on(async {
                 tokio::join!(limiter.run(asks), bell.serve(orders));
             });

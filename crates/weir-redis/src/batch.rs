@@ -7,13 +7,13 @@ use thiserror::Error;
 use weir_core::decision::Wait;
 use weir_core::{Standing, Verdict};
 
-use crate::plan::{Ask, Plan};
+use crate::rule::{Ask, Rule};
 use crate::script;
 
 /// The arguments of one script call.
 pub struct Batch<'a> {
     prefix: &'a str,
-    plans: &'a [Plan],
+    rules: &'a [Rule],
     asks: &'a [Ask],
     /// The clock, in microseconds since the Unix epoch; `None` for the
     /// server's own.
@@ -25,9 +25,9 @@ pub struct Batch<'a> {
 pub const MAX_BATCH: usize = 128;
 
 impl<'a> Batch<'a> {
-    /// A batch of these requests, whose plans are indices into `plans`.
-    pub fn new(prefix: &'a str, plans: &'a [Plan], asks: &'a [Ask]) -> Self {
-        Self { prefix, plans, asks, now_us: None }
+    /// A batch of these requests, whose rules are indices into `rules`.
+    pub fn new(prefix: &'a str, rules: &'a [Rule], asks: &'a [Ask]) -> Self {
+        Self { prefix, rules, asks, now_us: None }
     }
 
     /// The same, decided by a test's clock.
@@ -46,12 +46,12 @@ impl<'a> Batch<'a> {
     }
 
     fn call(&self, command: &str, script: &str) -> Cmd {
-        let keys: usize = self.asks.iter().map(|ask| self.plan(ask).limits().len()).sum();
+        let keys: usize = self.asks.iter().map(|ask| self.rule(ask).capacities().len()).sum();
         let mut call = redis::cmd(command);
         call.arg(script).arg(keys);
         let mut scratch = Vec::with_capacity(128);
         for ask in self.asks {
-            self.plan(ask).keys(self.prefix, ask.source, &ask.value, &mut scratch, |key| {
+            self.rule(ask).keys(self.prefix, ask.source, &ask.value, &mut scratch, |key| {
                 call.arg(key);
             });
         }
@@ -60,15 +60,15 @@ impl<'a> Batch<'a> {
             None => call.arg(""),
         };
         for ask in self.asks {
-            self.plan(ask).text(ask.cost, |text| {
+            self.rule(ask).text(ask.cost, |text| {
                 call.arg(text);
             });
         }
         call
     }
 
-    fn plan(&self, ask: &Ask) -> &Plan {
-        &self.plans[ask.plan]
+    fn rule(&self, ask: &Ask) -> &Rule {
+        &self.rules[ask.rule]
     }
 }
 
@@ -81,7 +81,7 @@ pub struct MalformedReply(&'static str);
 /// it alone failed.
 pub fn decode(
     reply: Value,
-    plans: &[Plan],
+    rules: &[Rule],
     asks: &[Ask],
 ) -> Result<Vec<Result<Verdict, String>>, MalformedReply> {
     let Value::Array(fields) = reply else { return Err(MalformedReply("not a list")) };
@@ -91,8 +91,8 @@ pub fn decode(
         verdicts.push(match integer(&mut fields)? {
             -1 => Err(text(&mut fields)?),
             allowed @ (0 | 1) => {
-                let limits = plans[ask.plan]
-                    .limits()
+                let limits = rules[ask.rule]
+                    .capacities()
                     .iter()
                     .map(|&limit| standing(limit, &mut fields))
                     .collect::<Result<Vec<_>, _>>()?;
@@ -152,27 +152,27 @@ fn text(fields: &mut impl Iterator<Item = Value>) -> Result<String, MalformedRep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Source;
+    use crate::rule::Source;
     use std::time::Instant;
-    use weir_core::{Algorithm, KeyRule, Limit, OnError, Policy};
+    use weir_core::{KeyRule, Limit, OnError, Policy};
 
-    fn plans() -> Vec<Plan> {
-        vec![Plan::new(&Policy {
+    fn rules() -> Vec<Rule> {
+        let policy = Policy {
             name: "api".to_owned(),
-            limits: vec![Limit {
-                algorithm: Algorithm::SlidingLog,
-                rate: "5/1s".parse().expect("a rate"),
-            }],
+            limits: vec![Limit::SlidingLog("5/1s".parse().expect("a rate"))],
+            plans: Vec::new(),
+            bucket: None,
             key: KeyRule::Function,
             on_error: OnError::Open,
             error_status: 503,
-        })]
+        };
+        vec![Rule::new(&policy, &policy.limits)]
     }
 
     fn asks(count: usize) -> Vec<Ask> {
         let ask = |ticket| Ask {
             ticket,
-            plan: 0,
+            rule: 0,
             source: Source::Given,
             value: b"x"[..].into(),
             cost: 1,
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_call_names_the_keys_first_and_one_text_for_each_request() {
-        let call = Batch::new("weir", &plans(), &asks(1)).at(7).evalsha();
+        let call = Batch::new("weir", &rules(), &asks(1)).at(7).evalsha();
         let key = "weir:{=x}:api:log:1s";
         let expected = format!(
             "*6\r\n$7\r\nEVALSHA\r\n$40\r\n{}\r\n$1\r\n1\r\n${}\r\n{key}\r\n$1\r\n7\r\n$15\r\n1 log:5:1000000\r\n",
@@ -211,7 +211,7 @@ mod tests {
             Value::Int(250),
             Value::Int(250),
         ]);
-        let verdicts = decode(reply, &plans(), &asks(3)).expect("well formed");
+        let verdicts = decode(reply, &rules(), &asks(3)).expect("well formed");
         assert!(verdicts[0].as_ref().is_ok_and(|verdict| verdict.allowed));
         assert_eq!(verdicts[1], Err("WRONGTYPE no".to_owned()));
         let refused = verdicts[2].as_ref().expect("a verdict");
@@ -232,9 +232,9 @@ mod tests {
             (&[1, 0, 5, 9], "a decision and its waits contradict each other"),
             (&[0, 1, 0, 9], "a decision and its waits contradict each other"),
         ] {
-            let error = decode(reply(fields), &plans(), &asks(1));
+            let error = decode(reply(fields), &rules(), &asks(1));
             assert_eq!(error, Err(MalformedReply(why)), "{fields:?}");
         }
-        assert_eq!(decode(Value::Nil, &plans(), &asks(1)), Err(MalformedReply("not a list")));
+        assert_eq!(decode(Value::Nil, &rules(), &asks(1)), Err(MalformedReply("not a list")));
     }
 }

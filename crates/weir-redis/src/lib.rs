@@ -13,12 +13,12 @@ mod limiter;
 mod link;
 mod lookup;
 mod places;
-pub mod plan;
+pub mod rule;
 pub mod script;
 mod server;
 
 pub use batch::{Batch, MalformedReply, decode};
 pub use error::Failure;
 pub use limiter::{Answer, Health, Limiter, LinkState, Outlet};
-pub use plan::{Ask, Plan, Source};
+pub use rule::{Ask, Rule, Source};
 pub use server::{Server, UrlError};

@@ -26,7 +26,7 @@ use crate::batch::{self, Batch, MAX_BATCH};
 use crate::error::{self, Failure, Remedy, printable};
 use crate::link::{Event, Link};
 use crate::places::Places;
-use crate::plan::{Ask, Plan};
+use crate::rule::{Ask, Rule};
 use crate::server::Server;
 
 use flights::{Flight, Flights};
@@ -58,7 +58,7 @@ const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 /// See the module's documentation.
 pub struct Limiter<O> {
     prefix: Arc<str>,
-    plans: Arc<[Plan]>,
+    rules: Arc<[Rule]>,
     /// How long requests wait for a connection that is being brought up.
     patience: Duration,
     outlet: O,
@@ -79,12 +79,12 @@ pub struct Limiter<O> {
 }
 
 impl<O: Outlet> Limiter<O> {
-    /// A limiter that decides by `plans` at `server`, under keys that begin
+    /// A limiter that decides by `rules` at `server`, under keys that begin
     /// with `prefix`; `deadline` is how long a request may take.
     pub fn new(
         server: Server,
         prefix: &str,
-        plans: Arc<[Plan]>,
+        rules: Arc<[Rule]>,
         deadline: Duration,
         outlet: O,
         health: Arc<Health>,
@@ -92,7 +92,7 @@ impl<O: Outlet> Limiter<O> {
         let now = Instant::now();
         Self {
             prefix: prefix.into(),
-            plans,
+            rules,
             patience: deadline,
             outlet,
             health,
@@ -162,7 +162,7 @@ impl<O: Outlet> Limiter<O> {
             return;
         }
         let asks = std::mem::replace(asks, Vec::with_capacity(MAX_BATCH));
-        let call = Batch::new(&self.prefix, &self.plans, &asks).evalsha();
+        let call = Batch::new(&self.prefix, &self.rules, &asks).evalsha();
         self.health.batches.fetch_add(1, Relaxed);
         self.health.batched.fetch_add(asks.len() as u64, Relaxed);
         self.launch(call, asks, false);
@@ -185,7 +185,7 @@ impl<O: Outlet> Limiter<O> {
         let error = match reply {
             Ok(reply) => {
                 self.places.measured(round_trip, Instant::now());
-                match batch::decode(reply, &self.plans, &asks) {
+                match batch::decode(reply, &self.rules, &asks) {
                     Ok(verdicts) => self.answer(asks, verdicts, current),
                     Err(error) => {
                         self.complain(&error.to_string());
@@ -200,7 +200,7 @@ impl<O: Outlet> Limiter<O> {
         match error::remedy_for(&error) {
             // Nothing was run, so nothing can be charged twice.
             Remedy::BringScript if current && !flight.brings_script => {
-                let call = Batch::new(&self.prefix, &self.plans, &asks).eval();
+                let call = Batch::new(&self.prefix, &self.rules, &asks).eval();
                 self.launch(call, asks, true);
             }
             Remedy::Reconnect => {

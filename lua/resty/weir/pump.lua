@@ -60,7 +60,7 @@ local started = 0
 local leaving = false
 
 
-local function settle(ticket, allowed, limit, remaining, retry_after, reset)
+local function settle(ticket, allowed, limit, remaining, retry_after, reset, limits)
     local waiter = waiters[ticket]
     if not waiter then
         -- It gave up: its client was answered by on_error.
@@ -78,6 +78,7 @@ local function settle(ticket, allowed, limit, remaining, retry_after, reset)
         waiter.remaining = remaining
         waiter.retry_after = retry_after
         waiter.reset = reset
+        waiter.limits = limits
     end
     waiter.semaphore:post()
 end

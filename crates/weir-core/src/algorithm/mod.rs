@@ -1,4 +1,191 @@
 //! The algorithms, as pure functions of state, time and cost: the reference
-//! that the Redis script is tested against.
+//! that every store is tested against, and the page to choose from.
+//!
+//! | | guarantee | memory for each client | not when |
+//! |---|---|---|---|
+//! | [`sliding_log`] | exact: no span of one window holds more than the limit | an entry for each admitted unit | limits above some thousands and many clients |
+//! | [`compact_log`] | the same, bit for bit | 8 to 9 bytes for each admitted unit | people or other tools read the log |
+//! | [`sliding_counter`] | an estimate, off in both directions | three numbers | a provider's limit must be kept to the unit |
+//! | [`token_bucket`] | bursts up to `burst`, beyond them a steady rate | three numbers | "N in any window" must hold: a full bucket and its refill are more |
+//! | [`quota`] | a total for each calendar period, UTC | two numbers | a rate is meant: all of it may be spent in one second |
+//!
+//! What holds for all. A request is charged under each of its limits or under
+//! none ([`decide`]). A cost of 0 looks and charges nothing. A refusal changes
+//! nothing. Waits are exact: [`Wait::For`](crate::decision::Wait) is the first
+//! microsecond at which the same cost is admitted if nobody else comes.
+//!
+//! The clock may step back. State then stands still until the clock has caught
+//! up: nothing is refilled and nothing is lost. State more than [`CLOCK_RESET`]
+//! ahead was written by a clock that has since been corrected by more than any
+//! skew, and counts no more: that costs at most one extra quota. While the
+//! clock is behind its state, waits are cut to the longest that the limit can
+//! ask for.
 
+use std::time::Duration;
+
+use crate::decision::{Standing, Verdict, Wait};
+use crate::{Limit, Timestamp};
+
+pub mod compact_log;
+pub mod quota;
+pub mod sliding_counter;
 pub mod sliding_log;
+pub mod token_bucket;
+
+use quota::QuotaCounter;
+use sliding_counter::SlidingCounter;
+use sliding_log::SlidingLog;
+use token_bucket::TokenBucket;
+
+/// How far state may be ahead of the clock before the clock is taken to have
+/// been set back.
+pub const CLOCK_RESET: Duration = Duration::from_secs(60);
+
+/// What one limit has recorded of one client. The default is a client that was
+/// never seen.
+pub trait Ledger: Default {
+    /// What the limit allows.
+    type Terms: Copy;
+
+    /// Where the limit stands at `now` for a request of `cost` units, before
+    /// it is charged. Changes nothing.
+    fn look(&self, terms: Self::Terms, now: Timestamp, cost: u64) -> Standing;
+
+    /// Records `cost` units admitted at `now`, for which [`look`](Self::look)
+    /// found room.
+    fn charge(&mut self, terms: Self::Terms, now: Timestamp, cost: u64);
+
+    /// From when on what is recorded says nothing more; `None` if nothing is
+    /// recorded.
+    fn expires(&self, terms: Self::Terms) -> Option<Timestamp>;
+
+    /// [`look`](Self::look), and if there is room [`charge`](Self::charge):
+    /// the decision of a policy with this one limit. Returns the standing
+    /// after it.
+    fn decide(&mut self, terms: Self::Terms, now: Timestamp, cost: u64) -> Standing {
+        let before = self.look(terms, now, cost);
+        if !before.wait.is_none() || cost == 0 {
+            return before;
+        }
+        self.charge(terms, now, cost);
+        Standing { wait: Wait::None, ..self.look(terms, now, 0) }
+    }
+}
+
+/// The ledger of a limit of any algorithm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Of a sliding or a compact log.
+    Log(SlidingLog),
+    /// Of a sliding counter.
+    Counter(SlidingCounter),
+    /// Of a token bucket.
+    Bucket(TokenBucket),
+    /// Of a quota.
+    Quota(QuotaCounter),
+}
+
+impl State {
+    /// The state of a client that was never seen.
+    pub fn new(limit: &Limit) -> Self {
+        match limit {
+            Limit::SlidingLog(_) | Limit::CompactLog(_) => Self::Log(SlidingLog::default()),
+            Limit::SlidingCounter(_) => Self::Counter(SlidingCounter::default()),
+            Limit::TokenBucket(_) => Self::Bucket(TokenBucket::default()),
+            Limit::Quota(_) => Self::Quota(QuotaCounter::default()),
+        }
+    }
+
+    /// [`Ledger::look`].
+    ///
+    /// # Panics
+    ///
+    /// If the limit is of another algorithm than the state.
+    pub fn look(&self, limit: &Limit, now: Timestamp, cost: u64) -> Standing {
+        match (self, limit) {
+            (Self::Log(log), Limit::SlidingLog(rate) | Limit::CompactLog(rate)) => {
+                log.look(*rate, now, cost)
+            }
+            (Self::Counter(counter), Limit::SlidingCounter(rate)) => counter.look(*rate, now, cost),
+            (Self::Bucket(bucket), Limit::TokenBucket(terms)) => bucket.look(*terms, now, cost),
+            (Self::Quota(counter), Limit::Quota(quota)) => counter.look(*quota, now, cost),
+            _ => mismatch(limit),
+        }
+    }
+
+    /// [`Ledger::charge`].
+    ///
+    /// # Panics
+    ///
+    /// If the limit is of another algorithm than the state.
+    pub fn charge(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        match (self, limit) {
+            (Self::Log(log), Limit::SlidingLog(rate) | Limit::CompactLog(rate)) => {
+                log.charge(*rate, now, cost);
+            }
+            (Self::Counter(counter), Limit::SlidingCounter(rate)) => {
+                counter.charge(*rate, now, cost);
+            }
+            (Self::Bucket(bucket), Limit::TokenBucket(terms)) => bucket.charge(*terms, now, cost),
+            (Self::Quota(counter), Limit::Quota(quota)) => counter.charge(*quota, now, cost),
+            _ => mismatch(limit),
+        }
+    }
+
+    /// [`Ledger::expires`].
+    ///
+    /// # Panics
+    ///
+    /// If the limit is of another algorithm than the state.
+    pub fn expires(&self, limit: &Limit) -> Option<Timestamp> {
+        match (self, limit) {
+            (Self::Log(log), Limit::SlidingLog(rate) | Limit::CompactLog(rate)) => {
+                log.expires(*rate)
+            }
+            (Self::Counter(counter), Limit::SlidingCounter(rate)) => counter.expires(*rate),
+            (Self::Bucket(bucket), Limit::TokenBucket(terms)) => bucket.expires(*terms),
+            (Self::Quota(counter), Limit::Quota(quota)) => counter.expires(*quota),
+            _ => mismatch(limit),
+        }
+    }
+}
+
+fn mismatch(limit: &Limit) -> ! {
+    panic!("the state is not one of {limit:?}")
+}
+
+/// Decides a request under several limits, `states[i]` being what `limits[i]`
+/// has recorded: looks at all, and charges all if each has room, else none.
+///
+/// ```
+/// use weir_core::algorithm::{State, decide};
+/// use weir_core::{Limit, Timestamp};
+///
+/// let limits = ["5/10s", "2/1s"].map(|rate| Limit::SlidingLog(rate.parse().unwrap()));
+/// let mut states = limits.each_ref().map(State::new);
+/// let now = Timestamp::from_micros(0);
+///
+/// assert!(decide(&limits, &mut states, now, 2).allowed);
+/// let refused = decide(&limits, &mut states, now, 1);
+/// assert!(!refused.allowed);
+/// assert_eq!(refused.limits[0].remaining, 3, "the first limit was not charged");
+/// ```
+///
+/// # Panics
+///
+/// If a state is of another algorithm than its limit.
+pub fn decide(limits: &[Limit], states: &mut [State], now: Timestamp, cost: u64) -> Verdict {
+    let look = |states: &[State], cost| -> Vec<Standing> {
+        limits.iter().zip(states).map(|(limit, state)| state.look(limit, now, cost)).collect()
+    };
+    let before = look(states, cost);
+    let allowed = before.iter().all(|standing| standing.wait.is_none());
+    if !allowed || cost == 0 {
+        return Verdict { allowed, limits: before };
+    }
+    for (limit, state) in limits.iter().zip(states.iter_mut()) {
+        state.charge(limit, now, cost);
+    }
+    let charged = |standing| Standing { wait: Wait::None, ..standing };
+    Verdict { allowed, limits: look(states, 0).into_iter().map(charged).collect() }
+}

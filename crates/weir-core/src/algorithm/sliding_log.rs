@@ -7,6 +7,7 @@
 //!
 //! ```
 //! use std::time::Duration;
+//! use weir_core::algorithm::Ledger;
 //! use weir_core::algorithm::sliding_log::SlidingLog;
 //! use weir_core::decision::Wait;
 //! use weir_core::{Rate, Timestamp};
@@ -22,22 +23,16 @@
 //! assert_eq!(log.decide(rate, at(10), 1).wait, Wait::None);
 //! ```
 //!
-//! The clock. An entry counts while it is younger than the window; one exactly
-//! one window old has left. Entries ahead of the clock count too, so a clock
-//! that steps back frees nothing; but one more than [`CLOCK_RESET`] ahead was
-//! written by a clock that has since been corrected by more than any skew, and
-//! counts no more: that costs at most one extra quota. No wait is longer than
-//! the window.
+//! An entry counts while it is younger than the window; one exactly one window
+//! old has left. Entries ahead of the clock count too, so a clock that steps
+//! back frees nothing. No wait is longer than the window.
 
 use std::ops::Range;
 use std::time::Duration;
 
+use super::{CLOCK_RESET, Ledger};
 use crate::decision::{Standing, Wait};
 use crate::{Rate, Timestamp};
-
-/// How far an entry may be ahead of the clock before the clock is taken to have
-/// been set back.
-pub const CLOCK_RESET: Duration = Duration::from_secs(60);
 
 /// The times of the admitted units, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,9 +41,28 @@ pub struct SlidingLog {
 }
 
 impl SlidingLog {
-    /// Where the limit stands at `now` for a request of `cost` units, before
-    /// it is charged. Changes nothing.
-    pub fn look(&self, rate: Rate, now: Timestamp, cost: u64) -> Standing {
+    /// Units recorded and not yet forgotten, whether they still count or not.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Which entries count at `now`.
+    fn live(&self, rate: Rate, now: Timestamp) -> Range<usize> {
+        let gone = self.entries.partition_point(|&entry| entry + rate.window() <= now);
+        let end = self.entries.partition_point(|&entry| entry <= now + CLOCK_RESET);
+        gone..end
+    }
+}
+
+impl Ledger for SlidingLog {
+    type Terms = Rate;
+
+    fn look(&self, rate: Rate, now: Timestamp, cost: u64) -> Standing {
         let entries = &self.entries[self.live(rate, now)];
         let count = entries.len() as u64;
         let left_after = |entry: Timestamp| (entry + rate.window()).since(now).min(rate.window());
@@ -70,11 +84,8 @@ impl SlidingLog {
         }
     }
 
-    /// Records `cost` units admitted at `now`, and forgets what counts no more.
-    pub fn charge(&mut self, rate: Rate, now: Timestamp, cost: u64) {
-        if cost == 0 {
-            return;
-        }
+    /// Also forgets what counts no more.
+    fn charge(&mut self, rate: Rate, now: Timestamp, cost: u64) {
         let live = self.live(rate, now);
         self.entries.truncate(live.end);
         self.entries.drain(..live.start);
@@ -82,33 +93,8 @@ impl SlidingLog {
         self.entries.splice(place..place, (0..cost).map(|_| now));
     }
 
-    /// [`look`](Self::look), and if there is room [`charge`](Self::charge):
-    /// the decision of a policy with this one limit. Returns the standing
-    /// after it.
-    pub fn decide(&mut self, rate: Rate, now: Timestamp, cost: u64) -> Standing {
-        let before = self.look(rate, now, cost);
-        if !before.wait.is_none() || cost == 0 {
-            return before;
-        }
-        self.charge(rate, now, cost);
-        Standing { remaining: before.remaining - cost, reset: rate.window(), ..before }
-    }
-
-    /// Units recorded and not yet forgotten, whether they still count or not.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether nothing is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Which entries count at `now`.
-    fn live(&self, rate: Rate, now: Timestamp) -> Range<usize> {
-        let gone = self.entries.partition_point(|&entry| entry + rate.window() <= now);
-        let end = self.entries.partition_point(|&entry| entry <= now + CLOCK_RESET);
-        gone..end
+    fn expires(&self, rate: Rate) -> Option<Timestamp> {
+        self.entries.last().map(|&newest| newest + rate.window())
     }
 }
 

@@ -49,19 +49,19 @@ impl Fields {
         }
     }
 
+    /// A number of a range within those that a double has exactly.
     pub(super) fn whole_number(
         &mut self,
         field: &'static str,
-        range: RangeInclusive<u32>,
-    ) -> Result<Option<u32>, ConfigError> {
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, ConfigError> {
         let (low, high) = (*range.start(), *range.end());
         match self.take(field) {
             None => Ok(None),
             Some(Value::Number(number))
-                if number.fract() == 0.0
-                    && (f64::from(low)..=f64::from(high)).contains(&number) =>
+                if number.fract() == 0.0 && (low as f64..=high as f64).contains(&number) =>
             {
-                Ok(Some(number as u32))
+                Ok(Some(number as u64))
             }
             Some(Value::Number(number)) => {
                 let problem = format!("{number}: must be a whole number from {low} to {high}");
@@ -80,9 +80,11 @@ impl Fields {
     }
 
     pub(super) fn wrong(&self, field: &str, problem: impl Into<String>) -> ConfigError {
-        let path =
-            if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
-        ConfigError::new(path, problem)
+        ConfigError::new(self.path_of(field), problem)
+    }
+
+    pub(super) fn path_of(&self, field: &str) -> String {
+        if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
     }
 }
 

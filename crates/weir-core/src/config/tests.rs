@@ -1,4 +1,6 @@
 use super::*;
+use crate::Limit;
+use crate::policy::{KeyRule, OnError};
 use crate::template::Part;
 
 fn text(text: &str) -> Value {
@@ -74,7 +76,7 @@ fn every_field_is_taken() {
     assert_eq!(config.runtime_dir.as_deref(), Some("/run/weir"));
     let [a, b] = &config.policies[..] else { panic!("two policies") };
     assert_eq!((a.name.as_str(), a.on_error, a.error_status), ("a", OnError::Closed, 500));
-    assert_eq!(a.limits[0].key_suffix("a"), "a:log:10s");
+    assert_eq!(a.limits, [Limit::SlidingLog("5/10s".parse().expect("a rate"))]);
     assert!(matches!(&a.key, KeyRule::Templates(key) if key.len() == 2));
     assert_eq!(b.key, KeyRule::Function);
 }
@@ -128,7 +130,8 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
         ),
         (
             table([limit(), ("onerror", text("open"))]),
-            "policies.api.onerror: unknown field; known here are limit, key, on_error, error_status",
+            "policies.api.onerror: unknown field; known here are limit, algorithm, burst, limits, \
+             plans, bucket, key, on_error, error_status",
         ),
     ] {
         assert_eq!(refusal(with_policy(policy)), message);

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::plan::Ask;
+use crate::rule::Ask;
 
 /// Batches under way, each in a task that waits for its reply.
 ///

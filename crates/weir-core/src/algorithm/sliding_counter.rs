@@ -1,0 +1,237 @@
+//! The sliding counter: an estimate of the sliding log from two counts.
+//!
+//! Time is cut into windows, aligned to the Unix epoch. What was admitted in
+//! the current one counts in full; what was admitted in the previous one counts
+//! by the share of it that the last window's length still overlaps, rounded up.
+//! A request passes if this estimate and its cost are within the limit.
+//!
+//! **Guarantee.** An estimate. It is exact where traffic is even. It takes the
+//! previous window's requests to have been spread evenly over it: where they
+//! came late, up to twice the limit passes in the span of one window; where
+//! they came early, requests are refused that the log would admit. No aligned
+//! window ever holds more than the limit. **Memory.** Three numbers.
+//! **Not when** a limit must be kept to the unit. `docs/algorithms.md` has the
+//! error measured.
+//!
+//! ```
+//! use std::time::Duration;
+//! use weir_core::algorithm::Ledger;
+//! use weir_core::algorithm::sliding_counter::SlidingCounter;
+//! use weir_core::decision::Wait;
+//! use weir_core::{Rate, Timestamp};
+//!
+//! let rate: Rate = "10/60s".parse().unwrap();
+//! let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+//! let mut counter = SlidingCounter::default();
+//!
+//! assert_eq!(counter.decide(rate, at(50), 10).remaining, 0);
+//! // 6 s into the next window, 54/60 of the 10 still count: one place is free.
+//! assert_eq!(counter.decide(rate, at(66), 1).remaining, 0);
+//! // The next is free when 48/60 of them do, 6 s later.
+//! assert_eq!(counter.decide(rate, at(66), 1).wait, Wait::For(Duration::from_secs(6)));
+//! assert_eq!(counter.decide(rate, at(72), 1).wait, Wait::None);
+//! ```
+
+use std::time::Duration;
+
+use super::{CLOCK_RESET, Ledger};
+use crate::decision::{Standing, Wait};
+use crate::time::micros;
+use crate::{Rate, Timestamp};
+
+/// Units admitted in a window and in the one before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlidingCounter {
+    /// Where the current window begins.
+    start: Timestamp,
+    current: u64,
+    previous: u64,
+}
+
+impl SlidingCounter {
+    /// The counts as they stand at `now`.
+    fn at(&self, rate: Rate, now: Timestamp) -> Self {
+        let window = micros(rate.window());
+        let start = Timestamp::from_micros(now.as_micros() - now.as_micros() % window);
+        if self.start > now + CLOCK_RESET {
+            Self { start, current: 0, previous: 0 }
+        } else if start <= self.start {
+            self.clone()
+        } else if start == self.start + rate.window() {
+            Self { start, current: 0, previous: self.current }
+        } else {
+            Self { start, current: 0, previous: 0 }
+        }
+    }
+}
+
+impl Ledger for SlidingCounter {
+    type Terms = Rate;
+
+    fn look(&self, rate: Rate, now: Timestamp, cost: u64) -> Standing {
+        let Self { start, current, previous } = self.at(rate, now);
+        let (limit, window) = (u128::from(rate.limit()), rate.window().as_micros());
+        // A clock that stepped back behind the window is taken to be at its start.
+        let into_window = now.since(start);
+        let behind = start.since(now);
+        let overlap = window - into_window.as_micros();
+
+        let (current, cost) = (u128::from(current), u128::from(cost));
+        // A limit that was lowered meanwhile is not held against it for longer.
+        let previous = u128::from(previous).min(limit);
+        let estimate = current + (previous * overlap).div_ceil(window);
+
+        // Until no more than `room` of `previous` overlap, in microseconds.
+        let until_overlap = |previous: u128, overlap: u128, room: u128| {
+            if previous <= room { 0 } else { overlap - room * window / previous }
+        };
+        let longest = rate.window() * 2;
+        let from_now = |span: u128| (behind + span_of(span)).min(longest);
+        let wait = if cost > limit {
+            Wait::Forever
+        } else if estimate + cost <= limit {
+            Wait::None
+        } else if current + cost <= limit {
+            Wait::For(from_now(until_overlap(previous, overlap, limit - current - cost)))
+        } else {
+            // Not in this window; in the next its own count is the previous one.
+            let next = until_overlap(current.min(limit), window, limit - cost);
+            Wait::For(from_now(overlap + next))
+        };
+        let reset = match (current, previous) {
+            (0, 0) => Duration::ZERO,
+            (0, _) => from_now(overlap),
+            _ => from_now(overlap + window),
+        };
+        let remaining = limit.saturating_sub(estimate) as u64;
+        Standing { limit: rate.limit(), remaining, wait, reset }
+    }
+
+    fn charge(&mut self, rate: Rate, now: Timestamp, cost: u64) {
+        *self = self.at(rate, now);
+        self.current += cost;
+    }
+
+    fn expires(&self, rate: Rate) -> Option<Timestamp> {
+        match (self.current, self.previous) {
+            (0, 0) => None,
+            (0, _) => Some(self.start + rate.window()),
+            _ => Some(self.start + rate.window() * 2),
+        }
+    }
+}
+
+/// Spans here are at most two windows.
+fn span_of(micros: u128) -> Duration {
+    Duration::from_micros(micros as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(text: &str) -> Rate {
+        text.parse().expect(text)
+    }
+
+    /// A window of 10 s, of 60 s and of 1 h begin at 0.
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_800_000_000_000_000 + millis * 1_000)
+    }
+
+    fn passed(counter: &mut SlidingCounter, rate: Rate, now: Timestamp, attempts: usize) -> usize {
+        (0..attempts).filter(|_| counter.decide(rate, now, 1).wait.is_none()).count()
+    }
+
+    /// C06: the quota is not there again at the start of the next window.
+    #[test]
+    fn a_burst_across_a_window_boundary_is_refused() {
+        let (rate, mut counter) = (rate("10/60s"), SlidingCounter::default());
+        assert_eq!(passed(&mut counter, rate, at(59_900), 10), 10);
+        assert_eq!(passed(&mut counter, rate, at(60_100), 10), 0);
+    }
+
+    /// C07: what remains is of the limit, less both windows' shares.
+    #[test]
+    fn remaining_counts_the_previous_window_too() {
+        let (rate, mut counter) = (rate("10/60s"), SlidingCounter::default());
+        assert_eq!(passed(&mut counter, rate, at(0), 10), 10);
+        let standing = counter.decide(rate, at(66_000), 1);
+        assert_eq!((standing.wait, standing.remaining), (Wait::None, 0));
+    }
+
+    /// C07: a previous count above the limit is capped.
+    #[test]
+    fn a_lowered_limit_is_not_held_against_a_client_for_longer_than_a_window() {
+        let mut counter = SlidingCounter::default();
+        assert_eq!(passed(&mut counter, rate("100/60s"), at(0), 100), 100);
+        let refused = counter.decide(rate("10/60s"), at(30_000), 1);
+        assert_eq!((refused.remaining, refused.wait), (0, Wait::For(Duration::from_secs(36))));
+        assert!(counter.look(rate("10/60s"), at(66_000), 1).wait.is_none());
+        // And raised again, all of it counts: 90 of 100 at 6 s.
+        assert_eq!(counter.look(rate("100/60s"), at(66_000), 1).remaining, 10);
+    }
+
+    /// C08: 1 hit at 0:00, 8 at 0:59, then many at 1:01: one more passes.
+    #[test]
+    fn the_history_outlives_the_first_window() {
+        let (rate, mut counter) = (rate("10/1h"), SlidingCounter::default());
+        let minute = 60_000;
+        assert_eq!(passed(&mut counter, rate, at(0), 1), 1);
+        assert_eq!(passed(&mut counter, rate, at(59 * minute), 8), 8);
+        assert_eq!(passed(&mut counter, rate, at(61 * minute), 10), 1);
+    }
+
+    /// One a window, as the estimate has it: what came at the start of a window
+    /// counts to the end of the next.
+    #[test]
+    fn a_wait_may_reach_into_the_window_after_next() {
+        let (rate, mut counter) = (rate("1/10s"), SlidingCounter::default());
+        assert_eq!(passed(&mut counter, rate, at(0), 1), 1);
+        let refused = counter.decide(rate, at(0), 1);
+        assert_eq!(refused.wait, Wait::For(Duration::from_secs(20)));
+        assert_eq!(refused.reset, Duration::from_secs(20));
+        assert!(!counter.look(rate, at(19_999), 1).wait.is_none());
+        assert!(counter.look(rate, at(20_000), 1).wait.is_none());
+    }
+
+    /// C26.
+    #[test]
+    fn a_cost_is_charged_whole_or_not_at_all() {
+        let (rate, mut counter) = (rate("10/60s"), SlidingCounter::default());
+        assert_eq!(counter.decide(rate, at(0), 8).remaining, 2);
+        assert_eq!(counter.decide(rate, at(1), 5).remaining, 2);
+        assert_eq!(counter.decide(rate, at(1), 11).wait, Wait::Forever);
+        assert_eq!(counter.decide(rate, at(1), 0).remaining, 2);
+        assert_eq!(counter.decide(rate, at(1), 2).remaining, 0);
+    }
+
+    /// C29.
+    #[test]
+    fn a_clock_that_steps_back_moves_nothing() {
+        let (rate, mut counter) = (rate("10/60s"), SlidingCounter::default());
+        assert_eq!(passed(&mut counter, rate, at(0), 10), 10);
+        assert_eq!(passed(&mut counter, rate, at(66_000), 1), 1);
+        let stood = counter.clone();
+        // Behind the window: as at its start, when the previous 10 all count.
+        let refused = counter.decide(rate, at(59_800), 1);
+        assert_eq!((refused.remaining, &counter), (0, &stood));
+        assert_eq!(refused.wait, Wait::For(Duration::from_millis(12_200)));
+        // More than a minute behind it: a clock that was reset.
+        assert_eq!(counter.look(rate, at(0), 10).remaining, 0, "60 s still counts");
+        assert!(counter.look(rate, at(0), 10).wait != Wait::None);
+        let before = Timestamp::from_micros(at(0).as_micros() - 1);
+        assert_eq!(counter.look(rate, before, 10).wait, Wait::None);
+    }
+
+    /// C27.
+    #[test]
+    fn the_largest_limit_is_exact() {
+        let (rate, mut counter) = (rate("9007199254740991/366d"), SlidingCounter::default());
+        let now = Timestamp::from_micros(1_824_192_940_134_586);
+        let all = 9_007_199_254_740_991;
+        assert_eq!(counter.decide(rate, now, all - 1).remaining, 1);
+        assert!(!counter.look(rate, now, 2).wait.is_none());
+        assert_eq!(counter.decide(rate, now, 1).remaining, 0);
+    }
+}

@@ -1,0 +1,221 @@
+//! The token bucket: bursts up to `burst`, and beyond them a steady rate.
+//!
+//! A bucket of `burst` tokens refills evenly, `limit` tokens in a window. A
+//! request takes its cost in tokens, or is refused. Kept is what is missing
+//! from the bucket, which is the "continuous-state leaky bucket" form of the
+//! generic cell rate algorithm (ITU-T I.371, annex A), equivalent to the form
+//! that keeps a theoretical arrival time. It alone can tell a clock that
+//! stepped back from a client in debt, and keeps what a client has used where
+//! the rate changes.
+//!
+//! **Guarantee.** In any span of time no more is admitted than `burst` and what
+//! the rate refills in that span. **Memory.** Three numbers. **Not when** "N in
+//! any window" must hold: a full bucket and a window's refill are
+//! `burst + limit`.
+//!
+//! ```
+//! use std::time::Duration;
+//! use weir_core::algorithm::Ledger;
+//! use weir_core::algorithm::token_bucket::TokenBucket;
+//! use weir_core::decision::Wait;
+//! use weir_core::Timestamp;
+//! use weir_core::limit::BucketRate;
+//!
+//! // 10 a second, and up to 40 at once.
+//! let terms = BucketRate::new("10/1s".parse().unwrap(), 40).unwrap();
+//! let at = |millis: u64| Timestamp::from_micros(millis * 1_000);
+//! let mut bucket = TokenBucket::default();
+//!
+//! assert_eq!(bucket.decide(terms, at(0), 40).remaining, 0);
+//! // A token comes every 100 ms: three in 300 ms.
+//! assert_eq!(bucket.decide(terms, at(0), 3).wait, Wait::For(Duration::from_millis(300)));
+//! assert_eq!(bucket.decide(terms, at(300), 3).wait, Wait::None);
+//! ```
+
+use std::time::Duration;
+
+use super::{CLOCK_RESET, Ledger};
+use crate::Timestamp;
+use crate::decision::{Standing, Wait};
+use crate::limit::BucketRate;
+
+/// What is missing from the bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// When it was so.
+    at: Timestamp,
+    /// In tokens times the window's microseconds: of these, a whole token has
+    /// the window's microseconds and a microsecond refills the limit. Whole
+    /// numbers, so nothing is ever rounded.
+    missing: u128,
+}
+
+impl TokenBucket {
+    /// What is missing at `now`.
+    fn at(&self, terms: BucketRate, now: Timestamp) -> Self {
+        if self.at > now + CLOCK_RESET {
+            return Self { at: now, missing: 0 };
+        }
+        // A burst that was lowered meanwhile is not held against it for longer.
+        let missing = self.missing.min(size(terms));
+        let refilled = now.since(self.at).as_micros() * u128::from(terms.rate().limit());
+        Self { at: self.at.max(now), missing: missing.saturating_sub(refilled) }
+    }
+}
+
+impl Ledger for TokenBucket {
+    type Terms = BucketRate;
+
+    fn look(&self, terms: BucketRate, now: Timestamp, cost: u64) -> Standing {
+        let Self { at, missing } = self.at(terms, now);
+        let (rate, burst) = (terms.rate(), terms.burst());
+        let window = rate.window().as_micros();
+        let room = size(terms) - missing;
+        let wanted = u128::from(cost) * window;
+
+        let until_refilled =
+            |tokens: u128| (at.since(now) + refill(terms, tokens)).min(terms.refill());
+        let wait = if cost > burst {
+            Wait::Forever
+        } else if wanted <= room {
+            Wait::None
+        } else {
+            Wait::For(until_refilled(wanted - room))
+        };
+        let reset = if missing == 0 { Duration::ZERO } else { until_refilled(missing) };
+        Standing { limit: burst, remaining: (room / window) as u64, wait, reset }
+    }
+
+    fn charge(&mut self, terms: BucketRate, now: Timestamp, cost: u64) {
+        *self = self.at(terms, now);
+        self.missing += u128::from(cost) * terms.rate().window().as_micros();
+    }
+
+    fn expires(&self, terms: BucketRate) -> Option<Timestamp> {
+        let missing = self.missing.min(size(terms));
+        (missing > 0).then(|| self.at + refill(terms, missing))
+    }
+}
+
+/// A whole bucket, as [`TokenBucket::missing`] counts.
+fn size(terms: BucketRate) -> u128 {
+    u128::from(terms.burst()) * terms.rate().window().as_micros()
+}
+
+/// How long the rate takes to refill this much: rounded up, since at a
+/// microsecond earlier it is not there.
+fn refill(terms: BucketRate, missing: u128) -> Duration {
+    let micros = missing.div_ceil(u128::from(terms.rate().limit()));
+    // No more than a whole bucket, which refills within 366 days.
+    Duration::from_micros(micros as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(rate: &str, burst: u64) -> BucketRate {
+        BucketRate::new(rate.parse().expect(rate), burst).expect("a bucket")
+    }
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_800_000_000_000_000 + millis * 1_000)
+    }
+
+    fn passed(bucket: &mut TokenBucket, terms: BucketRate, now: Timestamp, tries: usize) -> usize {
+        (0..tries).filter(|_| bucket.decide(terms, now, 1).wait.is_none()).count()
+    }
+
+    /// C02, C04: asked every 37 µs for 10 s, what passes is the rate.
+    #[test]
+    fn the_long_run_rate_is_the_limit_whatever_is_offered() {
+        for (rate, expected) in [("1/1s", 10), ("3000/1s", 30_000)] {
+            let (terms, mut bucket) = (terms(rate, 1), TokenBucket::default());
+            let start = at(0).as_micros();
+            let times = (start..start + 10_000_000).step_by(37).map(Timestamp::from_micros);
+            let passed = times.filter(|&now| bucket.decide(terms, now, 1).wait.is_none()).count();
+            // Each waits for the next asking, up to 37 µs after its token.
+            assert!(passed <= expected + 1 && passed * 100 >= expected * 90, "{rate}: {passed}");
+        }
+    }
+
+    /// C04.
+    #[test]
+    fn a_burst_in_the_same_microsecond_passes() {
+        let (terms, mut bucket) = (terms("3000/1s", 5), TokenBucket::default());
+        assert_eq!(passed(&mut bucket, terms, at(0), 10), 5);
+    }
+
+    /// C26.
+    #[test]
+    fn a_cost_is_charged_whole_or_not_at_all() {
+        let (terms, mut bucket) = (terms("10/60s", 10), TokenBucket::default());
+        assert_eq!(bucket.decide(terms, at(0), 8).remaining, 2);
+        let refused = bucket.decide(terms, at(0), 5);
+        assert_eq!((refused.remaining, refused.wait), (2, Wait::For(Duration::from_secs(18))));
+        assert_eq!(bucket.decide(terms, at(0), 11).wait, Wait::Forever);
+        assert_eq!(bucket.decide(terms, at(0), 0).remaining, 2);
+        assert_eq!(bucket.decide(terms, at(0), 2).remaining, 0);
+    }
+
+    /// C27: 30,000 a day is one every 2.88 s; and three a second has no
+    /// microsecond of its own.
+    #[test]
+    fn refills_are_exact_where_a_token_is_no_whole_microsecond() {
+        let (day, mut bucket) = (terms("30000/1d", 30_000), TokenBucket::default());
+        assert_eq!(bucket.decide(day, at(0), 30_000).reset, Duration::from_secs(86_400));
+        assert_eq!(bucket.look(day, at(2_879), 0).remaining, 0);
+        assert_eq!(bucket.look(day, at(2_880), 0).remaining, 1);
+        assert_eq!(bucket.look(day, at(86_400_000), 0).remaining, 30_000);
+
+        // A third of a second is no whole microsecond: waits are rounded up,
+        // and what they were rounded by is not lost.
+        let (thirds, mut bucket) = (terms("3/1s", 3), TokenBucket::default());
+        let mut now = at(0);
+        assert_eq!(passed(&mut bucket, thirds, now, 4), 3);
+        for second in 1..=1_000 {
+            for _ in 0..3 {
+                let Wait::For(wait) = bucket.look(thirds, now, 1).wait else { panic!("empty") };
+                now = now + wait;
+                assert_eq!(passed(&mut bucket, thirds, now, 2), 1);
+            }
+            assert_eq!(now, at(second * 1_000));
+        }
+    }
+
+    /// C29: elapsed 0, no refill, no drain, the stored time not moved back.
+    #[test]
+    fn a_clock_that_steps_back_moves_nothing() {
+        let (terms, mut bucket) = (terms("10/1s", 10), TokenBucket::default());
+        assert_eq!(passed(&mut bucket, terms, at(60_000), 4), 4);
+        let stood = bucket.clone();
+        assert_eq!(bucket.look(terms, at(59_800), 0).remaining, 6);
+        assert_eq!(passed(&mut bucket, terms, at(59_800), 1), 1);
+        assert_eq!(bucket.at, stood.at);
+        assert_eq!(bucket.look(terms, at(60_000), 0).remaining, 5);
+        assert_eq!(bucket.look(terms, at(0), 0).remaining, 5, "60 s behind still counts");
+        let reset = Timestamp::from_micros(at(0).as_micros() - 1);
+        assert_eq!(bucket.look(terms, reset, 0).remaining, 10);
+    }
+
+    #[test]
+    fn a_changed_rate_keeps_what_was_used() {
+        let mut bucket = TokenBucket::default();
+        assert_eq!(passed(&mut bucket, terms("10/1s", 10), at(0), 10), 10);
+        assert_eq!(bucket.look(terms("20/1s", 20), at(0), 0).remaining, 10);
+        // Lowered: nothing remains, and the wait is within the time to refill.
+        let lowered = bucket.look(terms("2/1s", 2), at(0), 1);
+        assert_eq!((lowered.remaining, lowered.wait), (0, Wait::For(Duration::from_millis(500))));
+        assert!(bucket.look(terms("2/1s", 2), at(500), 1).wait.is_none());
+        assert!(!bucket.look(terms("2/1s", 2), at(499), 1).wait.is_none());
+    }
+
+    #[test]
+    fn the_fastest_bucket_is_exact() {
+        let all = 9_007_199_254_740_991;
+        let (terms, mut bucket) = (terms("9007199254740991/1ms", all), TokenBucket::default());
+        assert_eq!(bucket.decide(terms, at(0), all).remaining, 0);
+        let a_microsecond_later = at(0) + Duration::from_micros(1);
+        assert_eq!(bucket.look(terms, a_microsecond_later, 0).remaining, all / 1_000);
+    }
+}

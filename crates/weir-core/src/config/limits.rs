@@ -1,0 +1,179 @@
+//! The limits of a policy or a plan: one written flat, or a list.
+
+use super::Value;
+use super::fields::Fields;
+use crate::ConfigError;
+use crate::limit::{BucketRate, Limit, QuotaError};
+use crate::rate::{MAX_LIMIT, Rate};
+
+/// The fields in which limits are written.
+pub(super) const FIELDS: [&str; 4] = ["limit", "algorithm", "burst", "limits"];
+
+/// Those of one limit.
+const FLAT: [&str; 3] = ["limit", "algorithm", "burst"];
+
+/// The most limits that one policy may have: all of them are one step of one
+/// script call, which others wait for.
+const MAX_LIMITS: usize = 8;
+
+const EXAMPLE: &str = "a string like \"100/1m\"";
+
+/// How a limit is counted, by its word in the configuration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    SlidingLog,
+    CompactLog,
+    SlidingCounter,
+    TokenBucket,
+    Quota,
+}
+
+impl Algorithm {
+    const ALL: [(Self, &str); 5] = [
+        (Self::SlidingLog, "sliding-log"),
+        (Self::CompactLog, "compact-log"),
+        (Self::SlidingCounter, "sliding-counter"),
+        (Self::TokenBucket, "token-bucket"),
+        (Self::Quota, "quota"),
+    ];
+
+    fn of(limit: &Limit) -> Self {
+        match limit {
+            Limit::SlidingLog(_) => Self::SlidingLog,
+            Limit::CompactLog(_) => Self::CompactLog,
+            Limit::SlidingCounter(_) => Self::SlidingCounter,
+            Limit::TokenBucket(_) => Self::TokenBucket,
+            Limit::Quota(_) => Self::Quota,
+        }
+    }
+
+    fn read(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(_, known)| *known == word);
+        known.map(|(algorithm, _)| *algorithm).ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|(_, word)| format!("{word:?}")).collect();
+            format!("{word:?}: must be one of {}", words.join(", "))
+        })
+    }
+}
+
+/// The limits that these fields have.
+pub(super) fn read(fields: &mut Fields) -> Result<Vec<Limit>, ConfigError> {
+    let Some(list) = fields.take("limits") else {
+        return Ok(vec![one(fields, Algorithm::SlidingLog)?]);
+    };
+    let items = items(fields, list)?;
+    let mut limits: Vec<Limit> = Vec::with_capacity(items.len());
+    for (index, item) in items.into_iter().enumerate() {
+        let mut item = item_fields(fields, index, item)?;
+        let limit = one(&mut item, Algorithm::SlidingLog)?;
+        let is_twin = |other: &Limit| other.key_suffix() == limit.key_suffix();
+        if let Some(twin) = limits.iter().position(is_twin) {
+            let problem = format!(
+                "is of the same algorithm and window as limits[{}]: the smaller says all",
+                twin + 1
+            );
+            return Err(fields.wrong(&format!("limits[{}]", index + 1), problem));
+        }
+        limits.push(limit);
+    }
+    Ok(limits)
+}
+
+/// The limits of a plan, in place of `base`: a text or a table as a policy has
+/// it, of the same algorithms and windows.
+pub(super) fn read_plan(
+    path: String,
+    config: Value,
+    base: &[Limit],
+) -> Result<Vec<Limit>, ConfigError> {
+    let config = match config {
+        Value::String(_) => Value::Table([("limit".to_owned(), config)].into()),
+        Value::Table(_) => config,
+        other => {
+            let wanted = format!("must be a string or a table, not {}", other.kind());
+            return Err(ConfigError::new(path, wanted));
+        }
+    };
+    let mut fields = Fields::of(path, config, &FIELDS)?;
+    match (fields.take("limits"), base) {
+        (None, [base]) => Ok(vec![in_place_of(&mut fields, base)?]),
+        (None, _) => Err(fields.missing("limits", "a list: the policy has several limits")),
+        (Some(list), _) => {
+            let items = items(&mut fields, list)?;
+            if items.len() != base.len() {
+                let problem = format!("must be {} limits, as many as the policy has", base.len());
+                return Err(fields.wrong("limits", problem));
+            }
+            let item =
+                |(index, (item, base))| in_place_of(&mut item_fields(&fields, index, item)?, base);
+            items.into_iter().zip(base).enumerate().map(item).collect()
+        }
+    }
+}
+
+/// The items of `limits`, beside which none of a flat limit's fields may stand.
+fn items(fields: &mut Fields, list: Value) -> Result<Vec<Value>, ConfigError> {
+    for field in FLAT {
+        if fields.take(field).is_some() {
+            return Err(fields.wrong(field, "cannot stand beside limits; it belongs into each"));
+        }
+    }
+    match list {
+        Value::List(items) if items.len() <= MAX_LIMITS => Ok(items),
+        Value::List(_) => {
+            Err(fields.wrong("limits", format!("must be at most {MAX_LIMITS} limits")))
+        }
+        other => Err(fields.mistyped("limits", "a list of tables", &other)),
+    }
+}
+
+fn item_fields(fields: &Fields, index: usize, item: Value) -> Result<Fields, ConfigError> {
+    let path = fields.path_of(&format!("limits[{}]", index + 1));
+    Fields::of(path, item, &FLAT)
+}
+
+fn in_place_of(fields: &mut Fields, base: &Limit) -> Result<Limit, ConfigError> {
+    let limit = one(fields, Algorithm::of(base))?;
+    if limit.key_suffix() == base.key_suffix() {
+        return Ok(limit);
+    }
+    let problem = "must have the algorithm and window of the policy's own, \
+                   so that a client whose plan changes keeps what it has used";
+    Err(fields.wrong("limit", problem))
+}
+
+/// The one limit that these fields have.
+fn one(fields: &mut Fields, default: Algorithm) -> Result<Limit, ConfigError> {
+    let text = match fields.string("limit")? {
+        Some(text) => text,
+        None => return Err(fields.missing("limit", EXAMPLE)),
+    };
+    let algorithm = match fields.string("algorithm")? {
+        Some(word) => {
+            Algorithm::read(&word).map_err(|problem| fields.wrong("algorithm", problem))?
+        }
+        None => default,
+    };
+    let burst = fields.whole_number("burst", 1..=MAX_LIMIT)?;
+    if burst.is_some() && algorithm != Algorithm::TokenBucket {
+        return Err(fields.wrong("burst", "is for the algorithm \"token-bucket\" alone"));
+    }
+    let wrong = |problem: String| fields.wrong("limit", format!("{text:?}: {problem}"));
+    let rate =
+        || -> Result<Rate, ConfigError> { text.parse().map_err(|error| wrong(format!("{error}"))) };
+    Ok(match algorithm {
+        Algorithm::SlidingLog => Limit::SlidingLog(rate()?),
+        Algorithm::CompactLog => Limit::CompactLog(rate()?),
+        Algorithm::SlidingCounter => Limit::SlidingCounter(rate()?),
+        Algorithm::TokenBucket => {
+            let rate = rate()?;
+            let burst = burst.unwrap_or(rate.limit());
+            let terms = BucketRate::new(rate, burst)
+                .map_err(|error| fields.wrong("burst", format!("{burst}: {error}")))?;
+            Limit::TokenBucket(terms)
+        }
+        Algorithm::Quota => {
+            Limit::Quota(text.parse().map_err(|error: QuotaError| wrong(format!("{error}")))?)
+        }
+    })
+}

@@ -1,0 +1,234 @@
+//! A policy under one plan as the script and its keys need it, and a request
+//! under it.
+
+use std::time::Instant;
+
+use weir_core::identity::{self, Value};
+use weir_core::{KeyRule, Limit, Policy, Rate, time};
+
+/// A policy under one plan, prepared once: everything about a request under it
+/// that does not change from request to request.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    sources: Vec<String>,
+    /// The limits as ARGV has them, each behind a space.
+    limits_text: String,
+    /// The text of a request of cost 1, by far the most common.
+    unit_text: String,
+    key_suffixes: Vec<String>,
+    capacities: Vec<u64>,
+    max_cost: u64,
+}
+
+/// Where the value that names a client came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The policy's key template of this index, from 0.
+    Template(usize),
+    /// A key function, or a key given for this request.
+    Given,
+    /// The client's address, because everything else was empty.
+    Address,
+}
+
+/// The template under which an address stands that was fallen back to.
+const ADDRESS: &str = "$remote_addr";
+
+/// One request to decide.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Names the answer. Unique among the requests under way.
+    pub ticket: u64,
+    /// The index of its [`Rule`].
+    pub rule: usize,
+    /// Where `value` came from.
+    pub source: Source,
+    /// Whom it counts for.
+    pub value: Value,
+    /// Units, from 0 to [`MAX_LIMIT`](weir_core::rate::MAX_LIMIT); 0 looks without charging.
+    pub cost: u64,
+    /// Not sent after this time.
+    pub deadline: Instant,
+}
+
+impl Rule {
+    /// Prepares a policy under these limits: its own, or those of a plan.
+    pub fn new(policy: &Policy, limits: &[Limit]) -> Self {
+        let sources = match &policy.key {
+            KeyRule::Templates(templates) => {
+                templates.iter().map(|template| template.text().to_owned()).collect()
+            }
+            KeyRule::Function => Vec::new(),
+        };
+        let limits_text: String = limits.iter().map(|limit| format!(" {}", text(limit))).collect();
+        let budget = policy.budget();
+        Self {
+            sources,
+            unit_text: format!("1{limits_text}"),
+            limits_text,
+            key_suffixes: limits
+                .iter()
+                .map(|limit| format!("{budget}:{}", limit.key_suffix()))
+                .collect(),
+            capacities: limits.iter().map(Limit::capacity).collect(),
+            max_cost: limits.iter().map(Limit::max_cost).min().unwrap_or(0),
+        }
+    }
+
+    /// Of each limit, the most units that it can ever hold.
+    pub fn capacities(&self) -> &[u64] {
+        &self.capacities
+    }
+
+    /// Whether the script takes a request of this cost: either its limits do,
+    /// or one of them can never hold it and refuses it.
+    pub fn takes(&self, cost: u64) -> bool {
+        cost <= self.max_cost || self.capacities.iter().any(|&capacity| cost > capacity)
+    }
+
+    /// The most that a request may cost for which there could be room.
+    pub fn max_cost(&self) -> u64 {
+        self.max_cost
+    }
+
+    /// Calls `each` with the key of every limit for this client, built in
+    /// `scratch`. See [`weir_core::identity`] for its form.
+    pub fn keys(
+        &self,
+        prefix: &str,
+        source: Source,
+        value: &Value,
+        scratch: &mut Vec<u8>,
+        mut each: impl FnMut(&[u8]),
+    ) {
+        let source = match source {
+            Source::Template(index) => self.sources.get(index).map_or("", String::as_str),
+            Source::Given => "",
+            Source::Address => ADDRESS,
+        };
+        scratch.clear();
+        scratch.extend_from_slice(prefix.as_bytes());
+        scratch.push(b':');
+        identity::write_tag(scratch, source, value);
+        scratch.push(b':');
+        let stem = scratch.len();
+        for suffix in &self.key_suffixes {
+            scratch.truncate(stem);
+            scratch.extend_from_slice(suffix.as_bytes());
+            each(scratch);
+        }
+    }
+
+    /// Calls `each` with what ARGV says of a request of this cost.
+    pub fn text<T>(&self, cost: u64, each: impl FnOnce(&str) -> T) -> T {
+        if cost == 1 { each(&self.unit_text) } else { each(&format!("{cost}{}", self.limits_text)) }
+    }
+}
+
+/// A limit as ARGV has it.
+fn text(limit: &Limit) -> String {
+    let tag = limit.tag();
+    let rate = |rate: &Rate| format!("{tag}:{}:{}", rate.limit(), time::micros(rate.window()));
+    match limit {
+        Limit::SlidingLog(log) | Limit::CompactLog(log) => rate(log),
+        Limit::SlidingCounter(counter) => rate(counter),
+        Limit::TokenBucket(bucket) => format!("{}:{}", rate(&bucket.rate()), bucket.burst()),
+        Limit::Quota(quota) => format!("{tag}:{}:{}", quota.limit(), quota.period().word()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::limit::BucketRate;
+    use weir_core::{OnError, Template};
+
+    fn policy() -> Policy {
+        let rate = |text: &str| text.parse().expect(text);
+        let bucket = BucketRate::new(rate("5/1s"), 9).expect("a bucket");
+        Policy {
+            name: "api".to_owned(),
+            limits: vec![
+                Limit::SlidingLog(rate("100/60s")),
+                Limit::CompactLog(rate("100/60s")),
+                Limit::SlidingCounter(rate("100/60s")),
+                Limit::TokenBucket(bucket),
+                Limit::Quota("7/month".parse().expect("a quota")),
+            ],
+            plans: Vec::new(),
+            bucket: None,
+            key: KeyRule::Templates(vec![Template::parse("$http_x_user").expect("a template")]),
+            on_error: OnError::Open,
+            error_status: 503,
+        }
+    }
+
+    fn rule() -> Rule {
+        let policy = policy();
+        Rule::new(&policy, &policy.limits)
+    }
+
+    fn keys(rule: &Rule, source: Source, value: &[u8]) -> Vec<String> {
+        let mut keys = Vec::new();
+        rule.keys("weir", source, &Value::from(value), &mut Vec::new(), |key| {
+            keys.push(String::from_utf8(key.to_vec()).expect("keys are ASCII"));
+        });
+        keys
+    }
+
+    #[test]
+    fn the_limits_of_a_request_have_keys_of_one_hash_tag() {
+        assert_eq!(
+            keys(&rule(), Source::Template(0), b"al ice"),
+            [
+                "weir:{$http_x_user=al%20ice}:api:log:1m",
+                "weir:{$http_x_user=al%20ice}:api:ring:1m",
+                "weir:{$http_x_user=al%20ice}:api:counter:1m",
+                "weir:{$http_x_user=al%20ice}:api:bucket:1s",
+                "weir:{$http_x_user=al%20ice}:api:quota:month",
+            ]
+        );
+    }
+
+    /// C20: a bucket is shared by its name, and is no policy's.
+    #[test]
+    fn a_bucket_is_no_policy_of_that_name() {
+        let mut shared = policy();
+        shared.bucket = Some("api".to_owned());
+        let of = |policy: &Policy| {
+            keys(&Rule::new(policy, &policy.limits), Source::Given, b"x").remove(0)
+        };
+        assert_eq!(of(&policy()), "weir:{=x}:api:log:1m");
+        assert_eq!(of(&shared), "weir:{=x}:@api:log:1m");
+    }
+
+    /// C19: a header cannot name another client's address.
+    #[test]
+    fn a_value_counts_apart_by_where_it_came_from() {
+        let of = |source| keys(&rule(), source, b"192.0.2.7").remove(0);
+        assert_eq!(of(Source::Address), "weir:{$remote_addr=192.0.2.7}:api:log:1m");
+        assert_eq!(of(Source::Given), "weir:{=192.0.2.7}:api:log:1m");
+        assert_ne!(of(Source::Address), of(Source::Template(0)));
+    }
+
+    #[test]
+    fn a_request_is_one_text() {
+        let text = |cost| rule().text(cost, str::to_owned);
+        let limits = "log:100:60000000 ring:100:60000000 counter:100:60000000 \
+                      bucket:5:1000000:9 quota:7:month";
+        assert_eq!(text(1), format!("1 {limits}"));
+        assert_eq!(text(0), format!("0 {limits}"));
+    }
+
+    #[test]
+    fn a_cost_is_taken_that_can_be_charged_or_never_fits() {
+        let of = |limits: Vec<Limit>| Rule::new(&policy(), &limits);
+        let log = Limit::SlidingLog("20000/1h".parse().expect("a rate"));
+        let quota = Limit::Quota("30000/day".parse().expect("a quota"));
+        assert!(of(vec![log]).takes(10_000));
+        assert!(!of(vec![log]).takes(10_001));
+        assert!(of(vec![log]).takes(20_001));
+        assert!(!of(vec![log, quota]).takes(20_000));
+        assert!(of(vec![quota]).takes(20_000));
+    }
+}

@@ -1,0 +1,151 @@
+-- Weir's decision script: the contract between all who share a budget.
+-- Contract 1.
+--
+-- Decides a batch of requests, in order, each under one or more limits, all
+-- or nothing: a request is charged under each of its limits or under none.
+--
+-- KEYS      the keys of all limits, request by request, in the order of ARGV.
+-- ARGV[1]   the time in microseconds since the Unix epoch; empty, as always
+--           outside tests, for this server's own clock.
+-- ARGV[2..] one text for each request: its cost in units, from 0 (which only
+--           views) to 9007199254740991, then for each limit a space and one of
+--             log:LIMIT:WINDOW         sliding log
+--             ring:LIMIT:WINDOW        compact log
+--             counter:LIMIT:WINDOW     sliding counter
+--             bucket:LIMIT:WINDOW:BURST  token bucket
+--             quota:LIMIT:PERIOD       quota for each calendar period, UTC
+--           LIMIT and BURST from 1 to 9007199254740991, WINDOW in
+--           microseconds from 1000 to 31622400000000, PERIOD one of hour, day
+--           and month; BURST refills within 366 days. For example
+--           "1 log:100:60000000". The keys of a request differ.
+--           A call that cannot be read is an error, and charges nobody.
+--
+-- Reply     one flat list. For each request
+--             1 (admitted and charged) or 0 (refused, nothing changed), then
+--             for each limit three integers:
+--               remaining  units that could still be admitted now;
+--               wait       microseconds until this limit has room; 0 if it
+--                          has, -1 if it can never hold the cost;
+--               reset      microseconds until all of it is free again;
+--           or, when this request failed and the others did not,
+--             -1 and the error as a string.
+--
+-- A key holds one limit of one client. It always carries a time to live, by
+-- which it goes when it can no longer matter.
+--
+-- The clock may step back: what is recorded then stands still until the clock
+-- has caught up, and waits are cut to the longest that the limit can ask for.
+--
+-- These are the parts of one script: this one, the algorithms, decide.lua. An
+-- algorithm is a function that returns four:
+--   prepare(rate)                notes what all requests under a rate have in
+--                                common;
+--   look(view, key, rate, cost)  notes remaining and wait; writes nothing;
+--   charge(view, key, rate, cost)  records what look found room for; notes
+--                                what remains, and reset;
+--   rest(view, key, rate)        for a key that is not charged: notes reset,
+--                                and returns when what is recorded there will
+--                                have ceased to matter, nil for nothing.
+
+-- What is further ahead of the clock than this, in microseconds, was written by
+-- a clock that has since been set back: it does not count.
+local CLOCK_RESET = 60 * 1000000
+
+local MAX_LIMIT = 9007199254740991
+local MIN_WINDOW, MAX_WINDOW = 1000, 31622400000000
+
+-- The most that a log takes at once: it records each unit by itself, and the
+-- server does nothing else meanwhile.
+local MAX_LOG_COST = 10000
+
+local call = redis.call
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local format, rep, sub = string.format, string.rep, string.sub
+local pack, unpack_struct = struct.pack, struct.unpack
+
+
+-- Whole numbers travel as digits: tostring() would round them at 1e14, and a
+-- number given to redis.call() costs three times as much.
+local function digits(number)
+    return format("%d", number)
+end
+
+
+local server_time = call("TIME")
+local server_now = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2])
+local now = ARGV[1] == "" and server_now or tonumber(ARGV[1]:match("^%d+$"))
+if not now then
+    error("ARGV[1] is not a time in microseconds", 0)
+end
+local ahead = now + CLOCK_RESET
+
+
+-- A time as PEXPIREAT takes it, by the clock that decides. Absolute, since the
+-- server counts relative times from the millisecond in which it began.
+local function expiry(time)
+    return digits(ceil((time - now + server_now) / 1000))
+end
+
+
+-- a * b / c for whole numbers below 2^53, rounded down, and what is left over;
+-- exact where the quotient is below 2^53, and never too small above.
+local function muldiv(a, b, c)
+    local product = a * b
+    if product <= MAX_LIMIT then
+        local left = product % c
+        return (product - left) / c, left
+    end
+
+    -- Bit by bit from the top of a, since doubles have no room for more: twice
+    -- what there was, and b for a bit that is set.
+    local whole, part = floor(b / c), b % c
+    local quotient, left = 0, 0
+    local bit = 4503599627370496
+    while bit >= 1 do
+        quotient = quotient + quotient
+        if left >= c - left then
+            left, quotient = left - (c - left), quotient + 1
+        else
+            left = left + left
+        end
+        if a >= bit then
+            a, quotient = a - bit, quotient + whole
+            if left >= c - part then
+                left, quotient = left - (c - part), quotient + 1
+            else
+                left = left + part
+            end
+        end
+        bit = bit / 2
+    end
+    return quotient, left
+end
+
+
+-- Refuses what is no time of ours, so that a foreign value is not taken for one.
+local function check_time(time, key, what)
+    if time % 1 ~= 0 or time < 0 or time > MAX_LIMIT then
+        error("the value of " .. key .. " is not " .. what, 0)
+    end
+end
+
+
+-- Takes a value of this many bytes apart: a time, and what else it has.
+local function unpack_value(layout, size, value, key, what)
+    local time, first, second = -1, nil, nil
+    if #value == size then
+        time, first, second = unpack_struct(layout, value)
+    end
+    check_time(time, key, what)
+    return time, first, second
+end
+
+
+local function check_log_cost(rate, cost)
+    if cost > MAX_LOG_COST and cost <= rate.limit then
+        error("a cost of " .. digits(cost) .. " is above what a log takes at once, "
+            .. MAX_LOG_COST, 0)
+    end
+end
+
+

@@ -1,0 +1,244 @@
+//! What each algorithm leaves in Redis, and what changes of configuration do to
+//! it; decisions themselves are compared with the reference elsewhere.
+
+use std::time::Duration;
+
+use redis::Value;
+use weir_core::decision::Wait;
+use weir_tests::Redis;
+use weir_tests::script::Script;
+
+/// 2027-01-15 08:00:00 UTC, where windows of a second, a minute, an hour and
+/// a day's third begin.
+const START_US: u64 = 1_800_000_000_000_000;
+
+const MAX_LIMIT: u64 = (1 << 53) - 1;
+
+fn at(millis: u64) -> u64 {
+    START_US + millis * 1_000
+}
+
+/// One of each, of a limit of 10 per minute or hour.
+const ALL: [&str; 5] =
+    ["log 10/1m", "ring 10/1m", "counter 10/1m", "bucket 10/1m", "quota 10/hour"];
+
+fn each(limits: &[&str]) -> (Redis, Script) {
+    let redis = Redis::start();
+    let rules: Vec<[&str; 1]> = limits.iter().map(|&limit| [limit]).collect();
+    let rules: Vec<&[&str]> = rules.iter().map(|rule| &rule[..]).collect();
+    let script = Script::new(redis.connect(), &rules);
+    (redis, script)
+}
+
+fn admitted(script: &mut Script, now_us: u64, rule: usize, attempts: usize) -> usize {
+    (0..attempts).filter(|_| script.decide(now_us, rule, "client", 1).allowed).count()
+}
+
+/// C12: a full key that lost its time to live gets one, whether its own limit
+/// refuses, another does, or it is only looked at.
+#[test]
+fn a_key_without_a_time_to_live_gets_one() {
+    let (redis, mut script) = each(&ALL);
+    let expected_s = [60, 60, 120, 60, 3_600];
+    for (rule, limit) in ALL.iter().enumerate() {
+        let key = script.keys(rule, "client").remove(0);
+        for cost in [1, 0, 11] {
+            redis.command::<()>(&format!("DEL {key}"));
+            assert_eq!(admitted(&mut script, at(0), rule, 11), 10, "{limit}");
+            assert_eq!(redis.command::<u8>(&format!("PERSIST {key}")), 1);
+            assert_eq!(script.decide(at(0), rule, "client", cost).allowed, cost == 0, "{limit}");
+            let ttl: i64 = redis.command(&format!("PTTL {key}"));
+            let expected = expected_s[rule] * 1_000;
+            assert!((expected - 1_000..=expected + 2).contains(&ttl), "{limit}: {ttl}");
+        }
+    }
+
+    let mut several = Script::new(redis.connect(), &[&["quota 1/day", "bucket 9/1h"]]);
+    assert!(several.decide(at(0), 0, "several", 1).allowed);
+    let keys = several.keys(0, "several");
+    assert_eq!(redis.command::<u8>(&format!("PERSIST {}", keys[1])), 1);
+    assert!(!several.decide(at(0), 0, "several", 1).allowed);
+    let ttl: i64 = redis.command(&format!("PTTL {}", keys[1]));
+    assert!((399_000..=400_002).contains(&ttl), "a ninth of an hour: {ttl}");
+}
+
+/// C26, C32: what cannot be had touches nothing, and makes no key.
+#[test]
+fn a_cost_above_what_the_limit_can_hold_touches_nothing() {
+    let (redis, mut script) = each(&ALL);
+    for (rule, limit) in ALL.iter().enumerate() {
+        for cost in [11, 20_000, MAX_LIMIT] {
+            let refused = script.decide(at(0), rule, "client", cost);
+            assert_eq!(refused.limits[0].wait, Wait::Forever, "{limit}");
+            assert_eq!(refused.limits[0].remaining, 10, "{limit}");
+        }
+    }
+    assert_eq!(redis.command::<usize>("DBSIZE"), 0);
+}
+
+/// A log records each unit by itself: one that is above what it takes at once
+/// fails alone.
+#[test]
+fn a_log_refuses_to_record_more_than_ten_thousand_units_at_once() {
+    let (redis, mut script) =
+        each(&["log 20000/1m", "ring 20000/1m", "bucket 20000/1m", "counter 20000/1m"]);
+    for rule in 0..4 {
+        let asks = [9_999, 10_001, 1].map(|cost| script.ask(rule, "client", cost));
+        let verdicts = script.batch(Some(at(0)), &asks);
+        assert!(verdicts[0].as_ref().is_ok_and(|verdict| verdict.allowed));
+        let is_log = rule < 2;
+        match &verdicts[1] {
+            Err(error) => assert!(is_log && error.contains("10001 is above"), "{error}"),
+            Ok(verdict) => assert!(!is_log && verdict.allowed),
+        }
+        let left = verdicts[2].as_ref().unwrap().limits[0].remaining;
+        assert_eq!(left, if is_log { 10_000 } else { 0 });
+    }
+    drop(redis);
+}
+
+#[test]
+fn a_foreign_value_is_an_error_and_is_left_alone() {
+    let (redis, mut script) = each(&ALL);
+    let values =
+        ["7", "12345678", &"7".repeat(16), &"x".repeat(24), &"x".repeat(257), &"weir".repeat(600)];
+    for (rule, limit) in ALL.iter().enumerate() {
+        let key = script.keys(rule, "client").remove(0);
+        for foreign in values {
+            redis.command::<()>(&format!("SET {key} {foreign}"));
+            for cost in [0, 1, 99] {
+                let ask = script.ask(rule, "client", cost);
+                let error = script.batch(Some(at(0)), &[ask]).remove(0).expect_err(limit);
+                let is_told = error.starts_with("WRONGTYPE") || error.contains(" is not a ");
+                assert!(is_told, "{limit}: {error}");
+            }
+            assert_eq!(redis.command::<String>(&format!("GET {key}")), foreign, "{limit}");
+        }
+        redis.command::<()>(&format!("DEL {key}"));
+        redis.command::<()>(&format!("SADD {key} 1"));
+        let ask = script.ask(rule, "client", 1);
+        let error = script.batch(Some(at(0)), &[ask]).remove(0).expect_err(limit);
+        assert!(error.starts_with("WRONGTYPE"), "{limit}: {error}");
+    }
+}
+
+/// A raised limit counts what was used, a lowered one refuses until enough has
+/// left, one with another window starts clean.
+#[test]
+fn a_changed_limit_keeps_what_was_used() {
+    for [low, high, other] in [
+        ["log 3/1m", "log 10/1m", "log 10/2m"],
+        ["ring 3/1m", "ring 10/1m", "ring 10/2m"],
+        ["counter 3/1m", "counter 10/1m", "counter 10/2m"],
+        ["bucket 3/1m", "bucket 10/1m", "bucket 10/2m"],
+        ["quota 3/hour", "quota 10/hour", "quota 10/day"],
+    ] {
+        let (_redis, mut script) = each(&[low, high, other]);
+        assert_eq!(admitted(&mut script, at(0), 0, 5), 3, "{low}");
+        assert_eq!(script.decide(at(0), 1, "client", 0).limits[0].remaining, 7, "{high}");
+        assert_eq!(script.decide(at(0), 2, "client", 0).limits[0].remaining, 10, "{other}");
+        assert_eq!(admitted(&mut script, at(0), 1, 5), 5, "{high}");
+
+        let lowered = script.decide(at(0), 0, "client", 1);
+        assert_eq!((lowered.allowed, lowered.limits[0].remaining), (false, 0), "{low}");
+        let Wait::For(wait) = lowered.limits[0].wait else { panic!("{low}: {lowered:?}") };
+        let told_us = at(0) + wait.as_micros() as u64;
+        assert!(!script.decide(told_us - 1, 0, "client", 1).allowed, "{low}");
+        assert!(script.decide(told_us, 0, "client", 1).allowed, "{low}");
+    }
+}
+
+/// C27: the current time and the largest numbers go through unchanged.
+#[test]
+fn the_largest_numbers_are_exact() {
+    let (_redis, mut script) = each(&[
+        "counter 9007199254740991/366d",
+        "bucket 9007199254740991/366d",
+        "bucket 9007199254740991/1ms",
+        "quota 9007199254740991/month",
+        "bucket 100000000000000/1d",
+    ]);
+    let now_us = 1_824_192_940_134_586;
+    for rule in 0..4 {
+        let first = script.decide(now_us, rule, "client", MAX_LIMIT - 1).limits[0];
+        assert_eq!((first.limit, first.remaining), (MAX_LIMIT, 1), "{rule}");
+        assert_eq!(script.decide(now_us, rule, "client", 2).limits[0].remaining, 1, "{rule}");
+        assert_eq!(script.decide(now_us, rule, "client", 1).limits[0].remaining, 0, "{rule}");
+    }
+    // 1e14 a day: a microsecond refills 1157 and a part of one more.
+    assert!(script.decide(now_us, 4, "client", 100_000_000_000_000).allowed);
+    assert_eq!(script.decide(now_us + 1, 4, "client", 0).limits[0].remaining, 1_157);
+    assert_eq!(script.decide(now_us, 4, "client", 1).limits[0].reset, Duration::from_secs(86_400));
+}
+
+/// The ring is at most 9 bytes for each recorded unit and 64 of frame, however
+/// it grows and shrinks.
+#[test]
+fn a_compact_log_is_as_large_as_what_it_has_recorded() {
+    let (redis, mut script) = each(&["ring 10000/1m"]);
+    let key = script.keys(0, "client").remove(0);
+    let check = |script: &mut Script, now_us, cost| {
+        let standing = script.decide(now_us, 0, "client", cost).limits[0];
+        let recorded = 10_000 - standing.remaining;
+        let len: u64 = redis.command(&format!("STRLEN {key}"));
+        assert!(len >= 8 * recorded && len <= 9 * recorded + 64, "{len} for {recorded}");
+        recorded
+    };
+    // One by one, then in heaps, across the end of the ring, to the full.
+    for second in 0..40 {
+        check(&mut script, at(second * 1_000), 1);
+    }
+    for second in 40..59 {
+        for cost in [1, 7, 400, 100, 17] {
+            check(&mut script, at(second * 1_000), cost);
+        }
+    }
+    let left = 10_000 - check(&mut script, at(59_000), 0);
+    assert!(left < 400, "{left}");
+    assert_eq!(check(&mut script, at(59_000), left), 10_000);
+    // And down again, as it leaves.
+    for second in 60..120 {
+        check(&mut script, at(second * 1_000), 1);
+    }
+    assert_eq!(check(&mut script, at(180_000), 1), 1);
+}
+
+/// A tenth of the sorted set, or less.
+#[test]
+fn a_compact_log_takes_a_tenth_of_the_memory_of_a_sliding_log() {
+    let (redis, mut script) = each(&["log 1000/1m", "ring 1000/1m"]);
+    let [log, ring] = [0, 1].map(|rule| {
+        for unit in 0..1_000 {
+            assert!(script.decide(at(unit * 7), rule, "client", 1).allowed);
+        }
+        let key = script.keys(rule, "client").remove(0);
+        redis.command::<u64>(&format!("MEMORY USAGE {key}"))
+    });
+    assert!(ring * 9 < log, "{ring} bytes against {log}");
+    assert!(ring < 9_300, "{ring} bytes for 1,000 units");
+}
+
+/// Out of memory: the request that finds no room fails and is charged under
+/// none of its limits.
+#[test]
+fn a_server_out_of_memory_charges_nobody_in_part() {
+    let (redis, mut script) = each(&ALL);
+    let mut several = Script::new(redis.connect(), &[&ALL]);
+    assert!(several.decide(at(0), 0, "client", 1).allowed);
+    let keys = several.keys(0, "client");
+    let dump =
+        || -> Vec<Value> { keys.iter().map(|key| redis.command(&format!("DUMP {key}"))).collect() };
+    let before = dump();
+    redis.command::<()>("CONFIG SET maxmemory 1");
+    let ask = several.ask(0, "client", 1);
+    let error = several.batch(Some(at(1)), &[ask]).remove(0).expect_err("out of memory");
+    assert!(error.starts_with("OOM"), "{error}");
+    for rule in 0..ALL.len() {
+        let ask = script.ask(rule, "client", 1);
+        let error = script.batch(Some(at(1)), &[ask]).remove(0).expect_err("out of memory");
+        assert!(error.starts_with("OOM"), "{error}");
+    }
+    redis.command::<()>("CONFIG SET maxmemory 0");
+    assert_eq!(dump(), before);
+    assert!(several.decide(at(1), 0, "client", 9).allowed);
+}
