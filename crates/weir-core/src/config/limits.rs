@@ -4,7 +4,8 @@ use super::Value;
 use super::fields::Fields;
 use crate::ConfigError;
 use crate::limit::{BucketRate, Limit, QuotaError};
-use crate::rate::{MAX_LIMIT, Rate};
+use crate::period::Period;
+use crate::rate::{MAX_LIMIT, Rate, RateError};
 
 /// The fields in which limits are written.
 pub(super) const FIELDS: [&str; 4] = ["limit", "algorithm", "burst", "limits"];
@@ -101,7 +102,7 @@ pub(super) fn read_plan(
         (Some(list), _) => {
             let items = items(&mut fields, list)?;
             if items.len() != base.len() {
-                let problem = format!("must be {} limits, as many as the policy has", base.len());
+                let problem = format!("must be as many as the policy's, {}", base.len());
                 return Err(fields.wrong("limits", problem));
             }
             let item =
@@ -159,8 +160,17 @@ fn one(fields: &mut Fields, default: Algorithm) -> Result<Limit, ConfigError> {
         return Err(fields.wrong("burst", "is for the algorithm \"token-bucket\" alone"));
     }
     let wrong = |problem: String| fields.wrong("limit", format!("{text:?}: {problem}"));
-    let rate =
-        || -> Result<Rate, ConfigError> { text.parse().map_err(|error| wrong(format!("{error}"))) };
+    let rate = || -> Result<Rate, ConfigError> {
+        text.parse().map_err(|error: RateError| {
+            let period = Period::ALL.iter().find(|period| text.ends_with(period.word()));
+            wrong(match period {
+                Some(period) => {
+                    format!("{error}; {} is a period of the algorithm \"quota\"", period.word())
+                }
+                None => error.to_string(),
+            })
+        })
+    };
     Ok(match algorithm {
         Algorithm::SlidingLog => Limit::SlidingLog(rate()?),
         Algorithm::CompactLog => Limit::CompactLog(rate()?),

@@ -3,6 +3,8 @@ use crate::Limit;
 use crate::policy::{KeyRule, OnError};
 use crate::template::Part;
 
+mod limits;
+
 fn text(text: &str) -> Value {
     Value::String(text.to_owned())
 }
