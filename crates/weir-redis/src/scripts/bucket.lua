@@ -2,15 +2,14 @@
 -- in microseconds, the tokens that were missing from the bucket then, and what
 -- was missing of one more, in units of which a token has as many as the window
 -- microseconds. A microsecond refills LIMIT of these: nothing is ever rounded.
-local function bucket()
+local function bucket(limit, window, burst)
     local FORMAT, SIZE = "<ddd", 24
 
 
     -- Microseconds in which the rate refills so many tokens and such a part of
     -- one more, rounded up.
-    local function refill(rate, tokens, part)
-        local limit = rate.limit
-        local span, left = muldiv(tokens, rate.window, limit)
+    local function refill(tokens, part)
+        local span, left = muldiv(tokens, window, limit)
         local part_left = part % limit
         span = span + (part - part_left) / limit
         if part_left > 0 and left >= limit - part_left then
@@ -22,90 +21,85 @@ local function bucket()
     end
 
 
-    local function prepare(rate)
-        rate.refill = refill(rate, rate.burst, 0)
-        if rate.refill > MAX_WINDOW then
-            error("a bucket that takes longer than 366 days to refill", 0)
-        end
+    local whole = refill(burst, 0)
+    if whole > MAX_WINDOW then
+        error("a bucket that takes longer than 366 days to refill", 0)
     end
 
+    -- What look found: what is missing, and when it was so, which is now unless
+    -- the clock stepped back; and what was stored.
+    local time, missing, part
+    local stored_time, stored_missing, stored_part
 
-    -- Notes what is missing now.
-    local function read(view, key, rate)
-        view.time, view.missing, view.part, view.expires = now, 0, 0, nil
+
+    -- What is missing now.
+    local function read(key)
+        time, missing, part, stored_time = now, 0, 0, nil
         local value = call("GET", key)
         if not value then
             return
         end
-        local time, missing, part = unpack_value(FORMAT, SIZE, value, key, "a token bucket")
+        stored_time, stored_missing, stored_part =
+            unpack_value(FORMAT, SIZE, value, key, "a token bucket")
         -- A burst that was lowered meanwhile is not held against it for longer.
-        if missing >= rate.burst then
-            missing, part = rate.burst, 0
+        if stored_missing >= burst then
+            stored_missing, stored_part = burst, 0
         end
-        view.stored_time, view.stored_missing, view.stored_part = time, missing, part
-        view.expires = true
-        if time > ahead then
+        if stored_time > ahead or now - stored_time >= whole then
             return
-        elseif time < now then
-            if now - time >= rate.refill then
-                return
-            end
-            local tokens, more = muldiv(now - time, rate.limit, rate.window)
-            missing, part = missing - tokens, part - more
-            if part < 0 then
-                missing, part = missing - 1, part + rate.window
-            end
-            if missing < 0 then
-                return
-            end
-            time = now
         end
-        view.time, view.missing, view.part = time, missing, part
+        missing, part = stored_missing, stored_part
+        if stored_time >= now then
+            time = stored_time
+            return
+        end
+        local tokens, more = muldiv(now - stored_time, limit, window)
+        missing, part = missing - tokens, part - more
+        if part < 0 then
+            missing, part = missing - 1, part + window
+        end
+        if missing < 0 then
+            missing, part = 0, 0
+        end
     end
 
 
-    local function look(view, key, rate, cost)
-        read(view, key, rate)
-        local burst, missing, part = rate.burst, view.missing, view.part
+    local function look(key, cost)
+        read(key)
         local room = burst - missing
-        view.remaining = part > 0 and room - 1 or room
-        if cost > burst then
-            view.wait = -1
-        elseif cost <= view.remaining then
-            view.wait = 0
-        else
-            local span = refill(rate, cost - room, part)
-            view.wait = min(view.time - now + span, rate.refill)
+        local remaining = part > 0 and room - 1 or room
+        if cost <= remaining then
+            return remaining, 0
+        elseif cost > burst then
+            return remaining, -1
         end
+        return remaining, min(time - now + refill(cost - room, part), whole)
     end
 
 
-    local function reset(view, rate)
-        if view.missing == 0 and view.part == 0 then
+    local function reset()
+        if missing == 0 and part == 0 then
             return 0
         end
-        return view.time - now + refill(rate, view.missing, view.part)
+        return time - now + refill(missing, part)
     end
 
 
-    local function charge(view, key, rate, cost)
-        view.missing = view.missing + cost
-        local span = reset(view, rate)
-        call("SET", key, pack(FORMAT, view.time, view.missing, view.part),
-            "PXAT", expiry(now + span))
-        view.remaining = view.remaining - cost
-        view.reset = min(span, rate.refill)
+    local function charge(key, cost, remaining)
+        missing = missing + cost
+        local span = reset()
+        call("SET", key, pack(FORMAT, time, missing, part), "PXAT", expiry(now + span))
+        return remaining - cost, min(span, whole)
     end
 
 
-    local function rest(view, _, rate)
-        view.reset = min(reset(view, rate), rate.refill)
-        return view.expires
-            and view.stored_time + refill(rate, view.stored_missing, view.stored_part)
+    local function rest()
+        return min(reset(), whole),
+            stored_time and stored_time + refill(stored_missing, stored_part)
     end
 
 
-    return { prepare = prepare, look = look, charge = charge, rest = rest }
+    return look, charge, rest
 end
 
 

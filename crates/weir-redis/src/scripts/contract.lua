@@ -37,15 +37,17 @@
 -- has caught up, and waits are cut to the longest that the limit can ask for.
 --
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
--- algorithm is a function that returns four:
---   prepare(rate)                notes what all requests under a rate have in
---                                common;
---   look(view, key, rate, cost)  notes remaining and wait; writes nothing;
---   charge(view, key, rate, cost)  records what look found room for; notes
---                                what remains, and reset;
---   rest(view, key, rate)        for a key that is not charged: notes reset,
---                                and returns when what is recorded there will
---                                have ceased to matter, nil for nothing.
+-- algorithm is a function of a limit's numbers; it returns three functions,
+-- that share what look found:
+--   look(key, cost)    returns remaining and wait; writes nothing;
+--   charge(key, cost, remaining)
+--                      records what look found room for; returns remaining and
+--                      reset as they are then;
+--   rest(key)          for a key that is not charged: returns reset, and when
+--                      what is recorded there will have ceased to matter, nil
+--                      for nothing.
+-- Lua in Redis is interpreted, and half of what a decision costs: numbers live
+-- in locals, not in tables.
 
 -- What is further ahead of the clock than this, in microseconds, was written by
 -- a clock that has since been set back: it does not count.
@@ -59,8 +61,9 @@ local MIN_WINDOW, MAX_WINDOW = 1000, 31622400000000
 local MAX_LOG_COST = 10000
 
 local call = redis.call
+local ARGV, KEYS = ARGV, KEYS
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
-local format, rep, sub = string.format, string.rep, string.sub
+local find, format, rep, sub = string.find, string.format, string.rep, string.sub
 local pack, unpack_struct = struct.pack, struct.unpack
 
 
@@ -122,27 +125,27 @@ local function muldiv(a, b, c)
 end
 
 
--- Refuses what is no time of ours, so that a foreign value is not taken for one.
-local function check_time(time, key, what)
-    if time % 1 ~= 0 or time < 0 or time > MAX_LIMIT then
-        error("the value of " .. key .. " is not " .. what, 0)
-    end
+local function foreign(key, what)
+    error("the value of " .. key .. " is not " .. what, 0)
 end
 
 
--- Takes a value of this many bytes apart: a time, and what else it has.
+-- Takes a value of this many bytes apart: a time, and what else it has. What
+-- does not look like one is not touched.
 local function unpack_value(layout, size, value, key, what)
-    local time, first, second = -1, nil, nil
-    if #value == size then
-        time, first, second = unpack_struct(layout, value)
+    if #value ~= size then
+        foreign(key, what)
     end
-    check_time(time, key, what)
+    local time, first, second = unpack_struct(layout, value)
+    if time % 1 ~= 0 or time > MAX_LIMIT then
+        foreign(key, what)
+    end
     return time, first, second
 end
 
 
-local function check_log_cost(rate, cost)
-    if cost > MAX_LOG_COST and cost <= rate.limit then
+local function check_log_cost(cost, limit)
+    if cost > MAX_LOG_COST and cost <= limit then
         error("a cost of " .. digits(cost) .. " is above what a log takes at once, "
             .. MAX_LOG_COST, 0)
     end

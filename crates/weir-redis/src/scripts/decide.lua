@@ -1,7 +1,4 @@
-local makers = { log = log, ring = ring, counter = counter, bucket = bucket, quota = quota }
-
--- Made when they are first asked for: a call pays for those that it needs.
-local algorithms = {}
+local algorithms = { log = log, ring = ring, counter = counter, bucket = bucket, quota = quota }
 
 -- The requests' texts, taken apart. Requests of one policy and cost share one.
 local asks = {}
@@ -12,53 +9,48 @@ local function in_range(number, low, high)
 end
 
 
-local function read_limit(text)
-    local name, limit, window, burst = text:match("^(%a+):(%d+):(%w+):(%d+)$")
-    if not name then
-        name, limit, window = text:match("^(%a+):(%d+):(%w+)$")
-    end
-    if not name then
-        error("not a limit: " .. text, 0)
-    end
-    if not algorithms[name] then
-        local make = makers[name] or error("no such algorithm: " .. name, 0)
-        algorithms[name] = make()
-    end
-
-    local rate = { algorithm = algorithms[name], limit = tonumber(limit) }
-    local is_range
+local function read_limit(name, limit, window, burst)
+    local algorithm = algorithms[name] or error("no such algorithm: " .. name, 0)
+    limit, burst = tonumber(limit), tonumber(burst)
+    local is_valid = in_range(limit, 1, MAX_LIMIT)
     if name == "quota" then
-        rate.period = window
-        is_range = window == "hour" or window == "day" or window == "month"
+        is_valid = is_valid and (window == "hour" or window == "day" or window == "month")
     else
-        rate.window = tonumber(window:match("^%d+$"))
-        is_range = in_range(rate.window, MIN_WINDOW, MAX_WINDOW)
+        window = not find(window, "%D") and tonumber(window)
+        is_valid = is_valid and in_range(window, MIN_WINDOW, MAX_WINDOW)
     end
     if name == "bucket" then
-        rate.burst = tonumber(burst)
-        is_range = is_range and in_range(rate.burst, 1, MAX_LIMIT)
-    elseif burst then
-        error("not a limit: " .. text, 0)
+        is_valid = is_valid and in_range(burst, 1, MAX_LIMIT)
+    else
+        is_valid = is_valid and not burst
     end
-    if not (is_range and in_range(rate.limit, 1, MAX_LIMIT)) then
-        error("out of range: " .. text, 0)
+    if not is_valid then
+        error("out of range", 0)
     end
-    rate.algorithm.prepare(rate)
-    return rate
+
+    local look, charge, rest = algorithm(limit, window, burst)
+    return { look = look, charge = charge, rest = rest }
 end
 
 
 local function read_ask(text)
-    local cost, rest = text:match("^(%d+)( .+)$")
-    local ask = { cost = tonumber(cost) }
-    local read = 0
-    for limit in (rest or ""):gmatch(" ([^ ]+)") do
-        read = read + 1 + #limit
-        ask[#ask + 1] = read_limit(limit)
+    local _, stop, cost = find(text, "^(%d+)")
+    local ask, limits, length = { cost = tonumber(cost) }, 0, #text
+    while stop and stop < length do
+        local name, limit, window, colon, burst
+        _, stop, name, limit, window, colon, burst =
+            find(text, "^ (%a+):(%d+):(%w+)(:?)(%d*)", stop + 1)
+        if stop and (colon == "") == (burst == "") then
+            limits = limits + 1
+            ask[limits] = read_limit(name, limit, window, burst)
+        else
+            stop = nil
+        end
     end
-    if #ask == 0 or read ~= #rest or ask.cost > MAX_LIMIT then
-        error("not a request: " .. text, 0)
+    if not stop or limits == 0 or ask.cost > MAX_LIMIT then
+        error("not a request", 0)
     end
+    ask.limits = limits
     asks[text] = ask
     return ask
 end
@@ -66,70 +58,63 @@ end
 
 local reply, replied = {}, 0
 
--- Where each limit of the request at hand stands; used again by the next one.
-local views = {}
 
-
--- Notes what becomes of a limit that is not charged, and gives its key the time
--- to live that it may have lost.
-local function leave(view, key, rate)
-    local expires = rate.algorithm.rest(view, key, rate)
-    if expires and call("PTTL", key) == -1 then
-        call("PEXPIREAT", key, expiry(expires))
-    end
-end
-
-
--- Decides one request, whose keys stand behind the first `before`.
+-- Decides one request, whose keys stand behind the first `before`, and writes
+-- where it stands behind what was replied.
 local function decide(ask, before)
-    local cost, allowed = ask.cost, 1
-    for i = 1, #ask do
-        local rate, view = ask[i], views[i]
-        if not view then
-            view = {}
-            views[i] = view
-        end
-        rate.algorithm.look(view, KEYS[before + i], rate, cost)
-        if view.wait ~= 0 then
+    local cost, limits = ask.cost, ask.limits
+    local allowed, place = 1, replied + 1
+    for i = 1, limits do
+        local remaining, wait = ask[i].look(KEYS[before + i], cost)
+        reply[place + 1], reply[place + 2] = remaining, wait
+        place = place + 3
+        if wait ~= 0 then
             allowed = 0
         end
     end
 
+    place = replied + 1
+    reply[place] = allowed
     local is_charged = allowed == 1 and cost > 0
-    for i = 1, #ask do
-        local rate, key = ask[i], KEYS[before + i]
+    for i = 1, limits do
+        local limit, key = ask[i], KEYS[before + i]
         if is_charged then
-            rate.algorithm.charge(views[i], key, rate, cost)
+            reply[place + 1], reply[place + 3] = limit.charge(key, cost, reply[place + 1])
         else
-            leave(views[i], key, rate)
+            local reset, expires = limit.rest(key)
+            reply[place + 3] = reset
+            -- A key that has lost its time to live gets it back.
+            if expires and call("PTTL", key) == -1 then
+                call("PEXPIREAT", key, expiry(expires))
+            end
         end
+        place = place + 3
     end
-
-    reply[replied + 1] = allowed
-    replied = replied + 1
-    for i = 1, #ask do
-        local view = views[i]
-        reply[replied + 1] = view.remaining
-        reply[replied + 2] = view.wait
-        reply[replied + 3] = view.reset
-        replied = replied + 3
-    end
+    replied = place
 end
 
 
 -- What cannot be read is refused before anything is charged: behind it, no key
 -- could be told from another request's.
-local keys = 0
-for i = 2, #ARGV do
-    local ask = asks[ARGV[i]] or read_ask(ARGV[i])
-    keys = keys + #ask
+local keys, requests = 0, #ARGV
+for i = 2, requests do
+    local text = ARGV[i]
+    local ask = asks[text]
+    if not ask then
+        local ok
+        ok, ask = pcall(read_ask, text)
+        if not ok then
+            error(ask .. ": " .. text, 0)
+        end
+    end
+    keys = keys + ask.limits
 end
 if keys ~= #KEYS then
     error("the requests have " .. keys .. " limits, but there are " .. #KEYS .. " keys", 0)
 end
 
 local before = 0
-for i = 2, #ARGV do
+for i = 2, requests do
     local ask = asks[ARGV[i]]
     local ok, problem = pcall(decide, ask, before)
     if not ok then
@@ -137,7 +122,10 @@ for i = 2, #ARGV do
         reply[replied + 1] = -1
         reply[replied + 2] = type(problem) == "table" and problem.err or tostring(problem)
         replied = replied + 2
+        for place = replied + 1, replied + 3 * ask.limits do
+            reply[place] = nil
+        end
     end
-    before = before + #ask
+    before = before + ask.limits
 end
 return reply

@@ -1,22 +1,26 @@
 -- The sliding log: a sorted set with one member for each admitted unit, scored
 -- with its time in microseconds. A member is a number of up to 13 digits,
 -- unique within its set whoever calls, and short enough for a listpack.
-local function log()
-    -- Members begin again after this many.
-    local MEMBERS = 10000000000000
 
-    -- Members for one ZADD: Lua's stack bounds what unpack may return.
-    local CHUNK = 1000
+-- Members begin again after this many.
+local MEMBERS = 10000000000000
 
+-- Members for one ZADD: Lua's stack bounds what unpack may return.
+local CHUNK = 1000
+
+-- Members made in this call.
+local members = 0
+
+
+local function log(limit, window)
     local now_digits, ahead_digits = digits(now), digits(ahead)
-    local units = 0
+    local cutoff = digits(now - window)
+    local after_cutoff = "(" .. cutoff
+    local window_expiry = expiry(now + window)
 
-
-    local function prepare(rate)
-        rate.cutoff = digits(now - rate.window)
-        rate.after_cutoff = "(" .. rate.cutoff
-        rate.expiry = expiry(now + rate.window)
-    end
+    -- What look found: the entries that count, and the newest of all if it was
+    -- asked for.
+    local count, newest
 
 
     -- The time of the entry with `newer` entries behind it, or nil.
@@ -26,9 +30,8 @@ local function log()
     end
 
 
-    -- How many entries are too far ahead of the clock to count, given the
-    -- newest of all.
-    local function uncounted(key, newest)
+    -- How many entries are too far ahead of the clock to count.
+    local function uncounted(key)
         if newest <= ahead then
             return 0
         end
@@ -36,31 +39,27 @@ local function log()
     end
 
 
-    local function look(view, key, rate, cost)
-        check_log_cost(rate, cost)
-        local limit, window = rate.limit, rate.window
-        local count = call("ZCOUNT", key, rate.after_cutoff, ahead_digits)
-        view.count = count
-        view.remaining = max(limit - count, 0)
-        view.newest = nil
+    local function look(key, cost)
+        check_log_cost(cost, limit)
+        count, newest = call("ZCOUNT", key, after_cutoff, ahead_digits), nil
+        local remaining = max(limit - count, 0)
         if cost > limit then
-            view.wait = -1
+            return remaining, -1
         elseif count <= limit - cost then
-            view.wait = 0
-        else
-            -- Room is made when all but the newest `limit - cost` have left.
-            local newest = entry_time(key, 0)
-            view.newest = newest
-            local newer = limit - cost + uncounted(key, newest)
-            local leaving = newer == 0 and newest or entry_time(key, newer)
-            view.wait = min(leaving + window - now, window)
+            return remaining, 0
         end
+
+        -- Room is made when all but the newest `limit - cost` have left.
+        newest = entry_time(key, 0)
+        local newer = limit - cost + uncounted(key)
+        local leaving = newer == 0 and newest or entry_time(key, newer)
+        return remaining, min(leaving + window - now, window)
     end
 
 
     local function member()
-        units = units + 1
-        return digits((now + units) % MEMBERS)
+        members = members + 1
+        return digits((now + members) % MEMBERS)
     end
 
 
@@ -81,40 +80,39 @@ local function log()
     end
 
 
-    local function charge(view, key, rate, cost)
+    local function charge(key, cost, remaining)
         -- Only where there is something to remove: a server out of memory
         -- refuses ZADD unless the script has written before, and it should.
-        local gone = call("ZCARD", key) - view.count
+        local gone = call("ZCARD", key) - count
         if gone > 0 then
-            local expired = call("ZREMRANGEBYSCORE", key, "-inf", rate.cutoff)
+            local expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
             if expired < gone then
                 call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
             end
         end
 
         record(key, cost)
-        call("PEXPIREAT", key, rate.expiry)
-        view.remaining = view.remaining - cost
-        view.reset = rate.window
+        call("PEXPIREAT", key, window_expiry)
+        return remaining - cost, window
     end
 
 
-    local function rest(view, key, rate)
-        local newest = view.newest or entry_time(key, 0)
-        view.reset = 0
+    local function rest(key)
+        newest = newest or entry_time(key, 0)
         if not newest then
-            return nil
+            return 0, nil
         end
-        if view.count > 0 then
-            local behind = uncounted(key, newest)
+        local reset = 0
+        if count > 0 then
+            local behind = uncounted(key)
             local counted = behind == 0 and newest or entry_time(key, behind)
-            view.reset = min(counted + rate.window - now, rate.window)
+            reset = min(counted + window - now, window)
         end
-        return newest + rate.window
+        return reset, newest + window
     end
 
 
-    return { prepare = prepare, look = look, charge = charge, rest = rest }
+    return look, charge, rest
 end
 
 

@@ -1,10 +1,9 @@
 -- The quota: a string of two numbers (little-endian doubles): where the period
 -- begins, in microseconds, and the units admitted in it. Periods are the
 -- calendar's, in UTC.
-local function quota()
+local function quota(limit, period)
     local FORMAT, SIZE = "<dd", 16
     local DAY = 86400000000
-    local LENGTHS = { hour = 3600000000, day = DAY }
 
 
     -- Days from the epoch to the first of January.
@@ -37,69 +36,74 @@ local function quota()
     end
 
 
-    local function period(name, time)
-        local length = LENGTHS[name]
-        if not length then
+    -- Where the period of this time begins and ends.
+    local function bounds(time)
+        if period == "month" then
             return month(time)
         end
+        local length = period == "hour" and 3600000000 or DAY
         local start = time - time % length
         return start, start + length
     end
 
 
-    local function prepare(rate)
-        rate.start, rate.stop = period(rate.period, now)
-        rate.expiry = expiry(rate.stop)
-    end
+    local this_start, this_stop = bounds(now)
+    local this_expiry = expiry(this_stop)
+
+    -- What look found: the period, its count, and when that ceases to matter.
+    local start, stop, count, expires
 
 
-    local function look(view, key, rate, cost)
-        local start, stop, count = rate.start, rate.stop, 0
-        view.expires = nil
+    local function read(key)
+        start, stop, count, expires = this_start, this_stop, 0, nil
         local value = call("GET", key)
-        if value then
-            local stored, units = unpack_value(FORMAT, SIZE, value, key, "a quota")
-            if stored == start then
-                count, view.expires = units, stop
-            else
-                local _, stored_stop = period(rate.period, stored)
-                view.expires = stored_stop
-                if stored > start and stored <= ahead then
-                    -- The clock stepped back into the period before.
-                    start, stop, count = stored, stored_stop, units
-                end
-            end
+        if not value then
+            return
         end
-
-        view.start, view.stop, view.count = start, stop, count
-        view.left = min(stop - now, stop - start)
-        local room = rate.limit - count
-        view.remaining = max(room, 0)
-        if cost > rate.limit then
-            view.wait = -1
-        elseif cost <= room then
-            view.wait = 0
-        else
-            view.wait = view.left
+        local time, units = unpack_value(FORMAT, SIZE, value, key, "a quota")
+        if time == this_start then
+            count, expires = units, this_stop
+            return
+        end
+        local _, time_stop = bounds(time)
+        expires = time_stop
+        if time > this_start and time <= ahead then
+            -- The clock stepped back into the period before.
+            start, stop, count = time, time_stop, units
         end
     end
 
 
-    local function charge(view, key, rate, cost)
-        call("SET", key, pack(FORMAT, view.start, view.count + cost),
-            "PXAT", view.stop == rate.stop and rate.expiry or expiry(view.stop))
-        view.remaining = view.remaining - cost
-        view.reset = view.left
+    local function left()
+        return min(stop - now, stop - start)
     end
 
 
-    local function rest(view)
-        view.reset = view.count > 0 and view.left or 0
-        return view.expires
+    local function look(key, cost)
+        read(key)
+        local room = limit - count
+        if cost <= room then
+            return room, 0
+        elseif cost > limit then
+            return max(room, 0), -1
+        end
+        return max(room, 0), left()
     end
 
 
-    return { prepare = prepare, look = look, charge = charge, rest = rest }
+    local function charge(key, cost, room)
+        call("SET", key, pack(FORMAT, start, count + cost), "PXAT",
+            start == this_start and this_expiry or expiry(stop))
+        return room - cost, left()
+    end
+
+
+    local function rest()
+        return count > 0 and left() or 0, expires
+    end
+
+
+    return look, charge, rest
 end
 
 

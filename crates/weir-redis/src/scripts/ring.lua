@@ -6,7 +6,7 @@
 -- the number of times, MAGIC, and the newest time. The ring is changed in place
 -- and made anew, with a sixteenth to spare, when it is full or too large: at
 -- most 9 bytes for each recorded unit and 64 of frame.
-local function ring()
+local function ring(limit, window)
     local SMALL = 32
     local HEAD, HEAD_FORMAT = 24, "<I4I4I4I4d"
     local MAGIC = 1380533591
@@ -21,42 +21,45 @@ local function ring()
     -- One byte more than a whole small string.
     local SMALL_END = digits(8 * SMALL)
 
+    local cutoff = now - window
+    local window_expiry = expiry(now + window)
     local now_packed = pack("<d", now)
 
-
-    local function prepare(rate)
-        rate.cutoff = now - rate.window
-        rate.expiry = expiry(now + rate.window)
-    end
+    -- What look found: the string, or its beginning; of a ring its oldest slot
+    -- and number of slots, nil for a small one; the times in it, and the newest.
+    local data, head, slots, total, newest
+    -- The block of a ring that was read last.
+    local block, block_data
+    -- The times that count: from `first` up to but not including `stop`.
+    local first, stop
 
 
     -- The time of index i, from 0 for the oldest.
-    local function at(view, key, i)
-        if not view.slots then
-            return (unpack_struct("<d", view.data, 8 * i + 1))
+    local function at(key, i)
+        if not slots then
+            return (unpack_struct("<d", data, 8 * i + 1))
         end
-        local slot = (view.head + i) % view.slots
+        local slot = (head + i) % slots
         local place = slot % BLOCK
-        local block = slot - place
-        if view.block ~= block then
+        if block ~= slot - place then
+            block = slot - place
             local from = HEAD + 8 * block
-            view.block = block
-            view.block_data = call("GETRANGE", key, digits(from), digits(from + 8 * BLOCK - 1))
+            block_data = call("GETRANGE", key, digits(from), digits(from + 8 * BLOCK - 1))
         end
-        return (unpack_struct("<d", view.block_data, 8 * place + 1))
+        return (unpack_struct("<d", block_data, 8 * place + 1))
     end
 
 
     -- How many of the times are at or before this one.
-    local function count_until(view, key, time)
+    local function count_until(key, time)
         local low, high = 0, 1
-        while high <= view.total and at(view, key, high - 1) <= time do
+        while high <= total and at(key, high - 1) <= time do
             low, high = high, high * 2
         end
-        high = min(high - 1, view.total)
+        high = min(high - 1, total)
         while low < high do
             local middle = floor((low + high) / 2)
-            if at(view, key, middle) <= time then
+            if at(key, middle) <= time then
                 low = middle + 1
             else
                 high = middle
@@ -66,150 +69,135 @@ local function ring()
     end
 
 
-    local function read(view, key)
-        local data = call("GETRANGE", key, "0", SMALL_END)
-        view.data = data
-        view.slots, view.block, view.newest = nil, nil, nil
-        if #data <= 8 * SMALL then
-            view.total = #data / 8
-            if view.total > 0 then
-                view.newest = #data % 8 == 0 and at(view, key, view.total - 1) or -1
-            end
+    local function read(key)
+        data = call("GETRANGE", key, "0", SMALL_END)
+        slots, block, newest = nil, nil, nil
+        local magic = MAGIC
+        if #data > 8 * SMALL then
+            head, slots, total, magic, newest = unpack_struct(HEAD_FORMAT, data)
+        elseif #data % 8 == 0 then
+            total = #data / 8
+            newest = total > 0 and at(key, total - 1) or nil
         else
-            local magic
-            view.head, view.slots, view.total, magic, view.newest =
-                unpack_struct(HEAD_FORMAT, data)
-            if magic ~= MAGIC then
-                view.newest = -1
-            end
+            magic = nil
         end
-        if view.total > 0 then
-            check_time(view.newest, key, "a compact log")
+        if magic ~= MAGIC or newest and (newest % 1 ~= 0 or newest > MAX_LIMIT) then
+            foreign(key, "a compact log")
         end
     end
 
 
-    local function look(view, key, rate, cost)
-        check_log_cost(rate, cost)
-        read(view, key)
-        local limit, window, total = rate.limit, rate.window, view.total
-        -- Those that count: from `first` up to but not including `stop`.
-        local first, stop = 0, total
+    local function look(key, cost)
+        check_log_cost(cost, limit)
+        read(key)
+        first, stop = 0, total
         if total > 0 then
-            first = count_until(view, key, rate.cutoff)
-            if view.newest > ahead then
-                stop = count_until(view, key, ahead)
+            first = count_until(key, cutoff)
+            if newest > ahead then
+                stop = count_until(key, ahead)
             end
         end
         local count = stop - first
-        if count + cost > MAX_UNITS and cost <= limit then
-            error("a compact log holds at most " .. MAX_UNITS .. " units", 0)
-        end
-        view.first, view.stop = first, stop
-        view.remaining = max(limit - count, 0)
+        local remaining = max(limit - count, 0)
         if cost > limit then
-            view.wait = -1
+            return remaining, -1
+        elseif count + cost > MAX_UNITS then
+            error("a compact log holds at most " .. MAX_UNITS .. " units", 0)
         elseif count <= limit - cost then
-            view.wait = 0
-        else
-            -- Room is made when all but the newest `limit - cost` have left.
-            local leaving = at(view, key, stop - 1 - (limit - cost))
-            view.wait = min(leaving + window - now, window)
+            return remaining, 0
         end
+        -- Room is made when all but the newest `limit - cost` have left.
+        local leaving = at(key, stop - 1 - (limit - cost))
+        return remaining, min(leaving + window - now, window)
     end
 
 
-    -- The times from `first` up to but not including `stop`, as one string.
-    local function slice(view, key, first, stop)
-        if not view.slots then
-            return sub(view.data, 8 * first + 1, 8 * stop)
+    -- The times that count, as one string.
+    local function slice(key)
+        if not slots then
+            return sub(data, 8 * first + 1, 8 * stop)
         end
         if first == stop then
             return ""
         end
-        local from = (view.head + first) % view.slots
+        local read_slots = function(from, to)
+            return call("GETRANGE", key, digits(HEAD + 8 * from), digits(HEAD + 8 * to - 1))
+        end
+        local from = (head + first) % slots
         local to = from + stop - first
-        local slots = function(a, b)
-            return call("GETRANGE", key, digits(HEAD + 8 * a), digits(HEAD + 8 * b - 1))
+        if to <= slots then
+            return read_slots(from, to)
         end
-        if to <= view.slots then
-            return slots(from, to)
-        end
-        return slots(from, view.slots) .. slots(0, to - view.slots)
+        return read_slots(from, slots) .. read_slots(0, to - slots)
     end
 
 
     -- Writes the times that count and `cost` new ones as a new string.
-    local function rewrite(view, key, rate, cost)
-        local kept = slice(view, key, view.first, view.stop)
-        local times
-        if view.newest and view.newest > now then
+    local function rewrite(key, cost)
+        local times = slice(key)
+        if newest and newest > now then
             -- The clock stepped back: the new ones are not the newest.
-            local older = 8 * (min(count_until(view, key, now), view.stop) - view.first)
-            times = sub(kept, 1, older) .. rep(now_packed, cost) .. sub(kept, older + 1)
+            local older = 8 * (min(count_until(key, now), stop) - first)
+            times = sub(times, 1, older) .. rep(now_packed, cost) .. sub(times, older + 1)
         else
-            times = kept .. rep(now_packed, cost)
+            times = times .. rep(now_packed, cost)
         end
 
-        local total = #times / 8
-        if total > SMALL then
-            local slots = min(total + floor(total / 16), max(total, rate.limit))
-            local newest = unpack_struct("<d", times, #times - 7)
-            times = pack(HEAD_FORMAT, 0, slots, total, MAGIC, newest) .. times
-                .. rep("\0", 8 * (slots - total))
+        local units = #times / 8
+        if units > SMALL then
+            local room = min(units + floor(units / 16), max(units, limit))
+            local last = unpack_struct("<d", times, #times - 7)
+            times = pack(HEAD_FORMAT, 0, room, units, MAGIC, last) .. times
+                .. rep("\0", 8 * (room - units))
         end
-        call("SET", key, times, "PXAT", rate.expiry)
+        call("SET", key, times, "PXAT", window_expiry)
     end
 
 
-    -- Whether the ring as it is takes `cost` new times, and is not too large.
-    local function fits(view, cost)
-        local slots, total = view.slots, view.stop - view.first + cost
-        return slots and total > SMALL and total <= slots
-            and HEAD + 8 * slots <= 9 * total + 64
-            and view.stop == view.total and view.newest <= now
+    -- Whether the ring as it is takes so many times, and is not too large.
+    local function fits(units)
+        return slots and units > SMALL and units <= slots and HEAD + 8 * slots <= 9 * units + 64
+            and stop == total and newest <= now
     end
 
 
-    local function append(view, key, rate, cost)
-        local slots = view.slots
-        local to = (view.head + view.stop) % slots
+    local function append(key, cost, units)
+        local to = (head + stop) % slots
         local fitting = min(cost, slots - to)
         call("SETRANGE", key, digits(HEAD + 8 * to), rep(now_packed, fitting))
         if fitting < cost then
             call("SETRANGE", key, digits(HEAD), rep(now_packed, cost - fitting))
         end
-        local head = (view.head + view.first) % slots
-        local total = view.stop - view.first + cost
-        call("SETRANGE", key, "0", pack(HEAD_FORMAT, head, slots, total, MAGIC, now))
-        call("PEXPIREAT", key, rate.expiry)
+        call("SETRANGE", key, "0",
+            pack(HEAD_FORMAT, (head + first) % slots, slots, units, MAGIC, now))
+        call("PEXPIREAT", key, window_expiry)
     end
 
 
-    local function charge(view, key, rate, cost)
-        if fits(view, cost) then
-            append(view, key, rate, cost)
+    local function charge(key, cost, remaining)
+        local units = stop - first + cost
+        if fits(units) then
+            append(key, cost, units)
         else
-            rewrite(view, key, rate, cost)
+            rewrite(key, cost)
         end
-        view.remaining = view.remaining - cost
-        view.reset = rate.window
+        return remaining - cost, window
     end
 
 
-    local function rest(view, key, rate)
-        view.reset = 0
-        if view.total == 0 then
-            return nil
+    local function rest(key)
+        if total == 0 then
+            return 0, nil
         end
-        if view.stop > view.first then
-            view.reset = min(at(view, key, view.stop - 1) + rate.window - now, rate.window)
+        local reset = 0
+        if stop > first then
+            reset = min(at(key, stop - 1) + window - now, window)
         end
-        return view.newest + rate.window
+        return reset, newest + window
     end
 
 
-    return { prepare = prepare, look = look, charge = charge, rest = rest }
+    return look, charge, rest
 end
 
 
