@@ -42,7 +42,7 @@ impl Script {
             .query(&mut connection)
             .expect("the script loads");
         assert_eq!(loaded, weir_redis::script::hash());
-        let rules = rules.iter().map(|limits| rule(limits)).collect();
+        let rules = rules.iter().map(|limits| Rule::new(&policy(limits), limits)).collect();
         Self { connection, rules }
     }
 
@@ -144,8 +144,9 @@ impl Script {
     }
 }
 
-fn rule(limits: &[Limit]) -> Rule {
-    let policy = Policy {
+/// The policy of all rules here.
+pub fn policy(limits: &[Limit]) -> Policy {
+    Policy {
         name: "test".to_owned(),
         limits: limits.to_vec(),
         plans: Vec::new(),
@@ -153,8 +154,7 @@ fn rule(limits: &[Limit]) -> Rule {
         key: KeyRule::Function,
         on_error: OnError::Open,
         error_status: 503,
-    };
-    Rule::new(&policy, limits)
+    }
 }
 
 /// Reads a limit as tests write them: `log 3/10s`, `ring 3/10s`,

@@ -71,6 +71,38 @@ fn refused() -> Vec<(String, &'static str)> {
             "policies.login.brust: unknown field; known here are",
         ),
         (policy("limit = \"1/s\\255\""), "policies.login.limit: is not valid UTF-8"),
+        (policy("limit = \"1/month\""), "month is a period of the algorithm \"quota\""),
+        (policy("limit = \"1/1h\", algorithm = \"quota\""), "must be hour, day or month"),
+        (
+            policy("limit = \"1/s\", algorithm = \"gcra\""),
+            "policies.login.algorithm: \"gcra\": must be one of \"sliding-log\"",
+        ),
+        (
+            policy("limit = \"1/s\", algorithm = \"token-bucket\", burst = 0"),
+            "policies.login.burst: 0: must be a whole number from 1 to 9007199254740991",
+        ),
+        (
+            policy("limit = \"1/s\", burst = 2"),
+            "policies.login.burst: is for the algorithm \"token-bucket\" alone",
+        ),
+        (
+            policy("limits = { { limit = \"1/s\" }, { limit = \"2/1s\" } }"),
+            "policies.login.limits[2]: is of the same algorithm and window as limits[1]",
+        ),
+        (
+            policy("limits = { { limit = \"1/s\" }, { limit = \"0/1m\" } }"),
+            "policies.login.limits[2].limit: \"0/1m\": the limit must be a whole number",
+        ),
+        (policy("limits = {}"), "policies.login.limits: must have at least one limit"),
+        (
+            policy("limit = \"1/s\", plans = { gold = \"9/1m\" }"),
+            "policies.login.plans.gold.limit: must have the algorithm and window of the policy's",
+        ),
+        (
+            policy("limit = \"1/s\", plans = { \"9/1s\" }"),
+            "policies.login.plans: must be a table of named fields, not a list",
+        ),
+        (policy("limit = \"1/s\", bucket = \"a b\""), "policies.login.bucket: must be 1 to 64"),
         (format!("{{ {REDIS} }}"), "policies: missing"),
         (format!("{{ {REDIS}, policies = {{}} }}"), "policies: must name at least one policy"),
         (
@@ -158,6 +190,22 @@ fn on_a_reload_the_old_configuration_goes_on_serving() {
     better.setup = better.setup.replace("1000/1h", "2000/1h");
     nginx.reload_and_wait(&better);
     assert_eq!(nginx.client().get("/api").header("RateLimit-Limit"), Some("2000"));
+}
+
+/// What the README shows is taken as it stands.
+#[test]
+fn the_readme_shows_configurations_that_work() {
+    let readme = include_str!("../../README.md");
+    let between = |start: &str, end: &str| {
+        let text = readme.split_once(start).expect(start).1;
+        text.split_once(end).expect(end).0.to_owned()
+    };
+    let first = between("require(\"resty.weir\").setup {", "        }\n    }\n");
+    let second = between("```lua\npolicies = {", "-- for a request");
+    for setup in [format!("{{ {first} }}"), format!("{{ {REDIS}, policies = {{ {second} }}")] {
+        let nginx = Nginx::start(&Conf::with_setup(&setup));
+        assert_eq!(nginx.client().get("/plain").status, 200);
+    }
 }
 
 #[test]

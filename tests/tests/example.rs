@@ -41,6 +41,8 @@ fn a_newcomer_sees_429_with_honest_headers_and_ctrl_c_stops_everything() {
     let refused = client.get("/login");
     assert_eq!(refused.status, 429);
     assert!((1..=10).contains(&refused.number("Retry-After")));
+    assert_eq!(client.get("/files/large").number("RateLimit-Remaining"), 35);
+    assert_eq!(client.get("/public/x").number("RateLimit-Limit"), 20);
     assert!(client.get("/weir/stats").body.contains("redis up\n"));
     assert!(!client.get("/").has_limit_headers());
 

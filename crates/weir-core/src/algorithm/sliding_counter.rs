@@ -195,6 +195,28 @@ mod tests {
         assert!(counter.look(rate, at(20_000), 1).wait.is_none());
     }
 
+    /// The worst of traffic, one way: all at the end of a window, and all that is
+    /// admitted in the next.
+    #[test]
+    fn the_span_of_a_window_holds_less_than_twice_the_limit() {
+        let (rate, mut counter) = (rate("10/10s"), SlidingCounter::default());
+        let last = |window: u64| Timestamp::from_micros(at(window * 10_000).as_micros() - 1);
+        assert_eq!(passed(&mut counter, rate, last(1), 20), 10);
+        let next = (10_000..20_000).map(|millis| passed(&mut counter, rate, at(millis), 1));
+        assert_eq!(next.sum::<usize>(), 9, "nineteen in less than ten seconds");
+        assert_eq!(passed(&mut counter, rate, last(2), 1), 0);
+    }
+
+    /// And the other way: all at the start of a window still counts in full a
+    /// window later, when the last window's length holds none of it.
+    #[test]
+    fn a_client_may_be_refused_though_its_window_is_empty() {
+        let (rate, mut counter) = (rate("10/10s"), SlidingCounter::default());
+        assert_eq!(passed(&mut counter, rate, at(0), 10), 10);
+        assert_eq!(passed(&mut counter, rate, at(10_000), 10), 0);
+        assert_eq!(passed(&mut counter, rate, at(11_000), 10), 1);
+    }
+
     /// C26.
     #[test]
     fn a_cost_is_charged_whole_or_not_at_all() {

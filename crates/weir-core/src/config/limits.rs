@@ -121,6 +121,9 @@ fn items(fields: &mut Fields, list: Value) -> Result<Vec<Value>, ConfigError> {
     }
     match list {
         Value::List(items) if items.len() <= MAX_LIMITS => Ok(items),
+        Value::Table(table) if table.is_empty() => {
+            Err(fields.wrong("limits", "must have at least one limit"))
+        }
         Value::List(_) => {
             Err(fields.wrong("limits", format!("must be at most {MAX_LIMITS} limits")))
         }

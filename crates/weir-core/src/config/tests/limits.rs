@@ -182,7 +182,11 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
         ),
         (
             table([("limits", table([]))]),
-            "policies.api.limits: must be a list of tables, not a table".to_owned(),
+            "policies.api.limits: must have at least one limit".to_owned(),
+        ),
+        (
+            table([("limits", text("5/10s"))]),
+            "policies.api.limits: must be a list of tables, not a string".to_owned(),
         ),
         (
             table([several(vec![text("5/10s")])]),
