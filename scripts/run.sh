@@ -30,7 +30,9 @@ end() {
 }
 
 stop() {
-    trap - INT TERM EXIT
+    # Ctrl-C again does not leave half of it running.
+    trap '' INT TERM
+    trap - EXIT
     end "$nginx_pid" QUIT
     end "$redis_pid" TERM
     rm -rf "$dir"

@@ -20,6 +20,7 @@ local error = error
 local gsub = string.gsub
 local pairs = pairs
 local pcall = pcall
+local rawget = rawget
 local sub = string.sub
 local tostring = tostring
 local type = type
@@ -208,16 +209,22 @@ end
 local TOLD = { unreachable = true, redis_error = true, malformed_reply = true }
 
 
-local function log_error(name, policy, reason, detail)
-    if TOLD[reason] then
-        return
-    end
+-- Whether it is time to log this reason again.
+local function is_due(policy, reason)
     local time = now()
     local last = policy.logged_at[reason]
     if last and time - last < LOG_PAUSE then
-        return
+        return false
     end
     policy.logged_at[reason] = time
+    return true
+end
+
+
+local function log_error(name, policy, reason, detail)
+    if TOLD[reason] or not is_due(policy, reason) then
+        return
+    end
     -- It may quote what a client sent.
     detail = detail and ": " .. sub(gsub(detail, "%c", " "), 1, 200) or ""
     log(ERR, "weir: no decision for policy ", name, ": ", reason, detail, "; on_error is ",
@@ -248,6 +255,11 @@ local function decide(name, policy, opts, in_full)
 
     local outcome = waiter.allowed and "allowed" or "denied"
     decisions[outcome] = decisions[outcome] + 1
+    if not waiter.allowed and not waiter.retry_after and is_due(policy, "never_fits") then
+        log(ERR, "weir: policy ", name, " can never admit a cost of ",
+            tostring(rawget(opts, "cost")), "; such requests are refused (told at most every ",
+            LOG_PAUSE, " s)")
+    end
     return waiter
 end
 
@@ -264,14 +276,14 @@ end
 -- (try_files, error_page, ngx.exec) runs the access phase again, and is not
 -- counted again. A rewrite makes a request internal too, before it is counted.
 local function is_counted_already(name, opts)
-    return is_internal() and not (type(opts) == "table" and opts.internal)
+    return is_internal() and not (type(opts) == "table" and rawget(opts, "internal"))
         and once.is_marked(name)
 end
 
 
 -- A look is not yet the request's count under this policy.
 local function only_looks(opts)
-    return type(opts) == "table" and opts.cost == 0
+    return type(opts) == "table" and rawget(opts, "cost") == 0
 end
 
 
@@ -313,8 +325,8 @@ function _M.access(name, opts)
         return refuse(name, policy.error_status, ERROR_RETRY_AFTER)
     end
 
-    local limit, remaining, retry_after, reset = engine:fields(decision.limit,
-        decision.remaining, decision.retry_after, decision.reset)
+    local limit, remaining, retry_after, reset = engine:fields(decision.allowed,
+        decision.limit, decision.remaining, decision.retry_after, decision.reset)
     local header = ngx.header
     header["RateLimit-Limit"] = limit
     header["RateLimit-Remaining"] = remaining

@@ -89,6 +89,14 @@ impl Redis {
             .unwrap_or_else(|| panic!("no {field} in INFO"))
     }
 
+    /// How often it has run this command since its start.
+    pub fn calls(&self, command: &str) -> u64 {
+        let prefix = format!("cmdstat_{command}:calls=");
+        let stats: String = self.command("INFO commandstats");
+        let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+
     /// Stops it where it stands (SIGSTOP): connections stay open, nothing is
     /// answered.
     pub fn freeze(&self) {

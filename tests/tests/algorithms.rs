@@ -3,12 +3,16 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 use weir_core::decision::Wait;
+use weir_core::period::Period;
+use weir_core::time::micros;
+use weir_core::{Limit, Timestamp, Verdict};
 use weir_redis::{Batch, Rule};
 use weir_tests::script::{Script, limit, policy};
+use weir_tests::subject::{Reference, Subject as _};
 use weir_tests::{Redis, wait_until};
 
 /// 2027-01-15 08:00:00 UTC, where windows of a second, a minute, an hour and
@@ -79,25 +83,25 @@ fn a_cost_above_what_the_limit_can_hold_touches_nothing() {
     assert_eq!(redis.command::<usize>("DBSIZE"), 0);
 }
 
-/// A log records each unit by itself: one that is above what it takes at once
-/// fails alone.
+/// A log records each unit by itself: what is above ten thousand at once never
+/// fits, whatever its limit, and takes nothing.
 #[test]
-fn a_log_refuses_to_record_more_than_ten_thousand_units_at_once() {
+fn a_log_records_no_more_than_ten_thousand_units_at_once() {
     let (redis, mut script) =
         each(&["log 20000/1m", "ring 20000/1m", "bucket 20000/1m", "counter 20000/1m"]);
     for rule in 0..4 {
         let asks = [9_999, 10_001, 1].map(|cost| script.ask(rule, "client", cost));
-        let verdicts = script.batch(Some(at(0)), &asks);
-        assert!(verdicts[0].as_ref().is_ok_and(|verdict| verdict.allowed));
+        let verdicts: Vec<Verdict> =
+            script.batch(Some(at(0)), &asks).into_iter().map(Result::unwrap).collect();
         let is_log = rule < 2;
-        match &verdicts[1] {
-            Err(error) => assert!(is_log && error.contains("10001 is above"), "{error}"),
-            Ok(verdict) => assert!(!is_log && verdict.allowed),
-        }
-        let left = verdicts[2].as_ref().unwrap().limits[0].remaining;
+        assert!(verdicts[0].allowed);
+        assert_eq!(verdicts[1].limits[0].wait == Wait::Forever, is_log);
+        let left = verdicts[2].limits[0].remaining;
         assert_eq!(left, if is_log { 10_000 } else { 0 });
     }
-    drop(redis);
+    let mut several = Script::new(redis.connect(), &[&["log 20000/1m", "quota 15000/day"]]);
+    let refused = several.decide(at(0), 0, "several", 16_000);
+    assert_eq!((refused.limits[0].wait, refused.limits[1].wait), (Wait::Forever, Wait::Forever));
 }
 
 #[test]
@@ -117,7 +121,28 @@ fn a_foreign_value_is_an_error_and_is_left_alone() {
             }
             assert_eq!(redis.command::<String>(&format!("GET {key}")), foreign, "{limit}");
         }
+        // Numbers where there should be some, but none that Weir writes.
+        let count = |count: f64| [START_US as f64, count, count].map(f64::to_le_bytes).concat();
+        for foreign in [count(-3.0), count(f64::NAN), count(f64::INFINITY)] {
+            let len = if limit.starts_with("quota") { 16 } else { 24 };
+            if limit.starts_with("log") || limit.starts_with("ring") {
+                continue;
+            }
+            let mut set = redis::cmd("SET");
+            set.arg(&key).arg(&foreign[..len]).exec(&mut redis.connect()).unwrap();
+            let ask = script.ask(rule, "client", 1);
+            let error = script.batch(Some(at(0)), &[ask]).remove(0).expect_err(limit);
+            assert!(error.contains(" is not a "), "{limit}: {error}");
+            assert_eq!(redis.command::<Vec<u8>>(&format!("GET {key}")), foreign[..len], "{limit}");
+        }
         redis.command::<()>(&format!("DEL {key}"));
+        if limit.starts_with("log") {
+            redis.command::<()>(&format!("ZADD {key} +inf x"));
+            let ask = script.ask(rule, "client", 0);
+            let error = script.batch(Some(at(0)), &[ask]).remove(0).expect_err(limit);
+            assert!(error.contains(" is not a sliding log"), "{error}");
+            assert_eq!(redis.command::<u8>(&format!("DEL {key}")), 1);
+        }
         redis.command::<()>(&format!("SADD {key} 1"));
         let ask = script.ask(rule, "client", 1);
         let error = script.batch(Some(at(0)), &[ask]).remove(0).expect_err(limit);
@@ -144,6 +169,7 @@ fn a_changed_limit_keeps_what_was_used() {
 
         let lowered = script.decide(at(0), 0, "client", 1);
         assert_eq!((lowered.allowed, lowered.limits[0].remaining), (false, 0), "{low}");
+        assert!(script.decide(at(0), 0, "client", 0).allowed, "{low}: a look is never refused");
         let Wait::For(wait) = lowered.limits[0].wait else { panic!("{low}: {lowered:?}") };
         let told_us = at(0) + wait.as_micros() as u64;
         assert!(!script.decide(told_us - 1, 0, "client", 1).allowed, "{low}");
@@ -172,6 +198,123 @@ fn the_largest_numbers_are_exact() {
     assert!(script.decide(now_us, 4, "client", 100_000_000_000_000).allowed);
     assert_eq!(script.decide(now_us + 1, 4, "client", 0).limits[0].remaining, 1_157);
     assert_eq!(script.decide(now_us, 4, "client", 1).limits[0].reset, Duration::from_secs(86_400));
+}
+
+/// C27: products beyond 2^53 are divided exactly, where they come out even too.
+#[test]
+fn the_largest_numbers_are_divided_as_the_reference_divides_them() {
+    let limits = [
+        "counter 9007199254740991/1h",
+        "counter 9007199254740990/366d",
+        "bucket 9007199254740991/1h",
+        "bucket 9007199254740990/366d",
+        "bucket 9007199254740991/1ms 4503599627370496",
+        "bucket 4503599627370496/1h 9007199254740991",
+    ];
+    let (_redis, mut script) = each(&limits);
+    let rules: Vec<_> = limits.iter().map(|text| vec![limit(text)]).collect();
+    let mut reference = Reference::new(&rules);
+    for (rule, limits) in rules.iter().enumerate() {
+        let (capacity, window_us) = match limits[0] {
+            Limit::SlidingCounter(rate) => (rate.limit(), micros(rate.window())),
+            Limit::TokenBucket(terms) => (terms.burst(), micros(terms.rate().window())),
+            _ => unreachable!(),
+        };
+        for part in [2, 3, 4, 5, 7, 8, 1_000, window_us] {
+            let name = format!("client-{part}");
+            let start_us = START_US - START_US % window_us;
+            for (time_us, cost) in [
+                (start_us, capacity - 1),
+                (start_us + window_us / part, 1),
+                (start_us + window_us + window_us / part, 0),
+                (start_us + window_us + window_us / part, capacity),
+                (start_us + window_us + window_us / part, capacity / part),
+                (start_us + 2 * window_us - 1, capacity / 2),
+            ] {
+                assert_eq!(
+                    script.decide_and_persist(time_us, rule, &name, cost).0,
+                    reference.decide(time_us, rule, &name, cost),
+                    "{:?} {part} {time_us}",
+                    limits[0]
+                );
+            }
+        }
+    }
+}
+
+/// Each month up to the year 2255, in which 2^53 microseconds end.
+#[test]
+fn a_month_begins_and_ends_as_in_the_calendar() {
+    let (_redis, mut script) = each(&["quota 2/month"]);
+    let mut start = Timestamp::from_micros(0);
+    for month in 0..12 * 285 {
+        let end = Period::Month.end(start);
+        let last_us = end.as_micros() - 1;
+        let left = |from: Timestamp| end.since(from);
+        let ask = |script: &mut Script, now_us| script.decide(now_us, 0, "client", 1).limits[0];
+        assert_eq!(ask(&mut script, start.as_micros()).reset, left(start), "{month}");
+        let last = ask(&mut script, last_us);
+        assert_eq!((last.remaining, last.reset), (0, Duration::from_micros(1)), "{month}");
+        start = end;
+    }
+    assert_eq!(start.as_micros(), 8_993_721_600_000_000, "2255-01-01");
+}
+
+/// The server's clock goes on while the script runs; what it has written must
+/// not be gone before it ends.
+#[test]
+fn a_call_that_takes_longer_than_the_window_admits_the_limit() {
+    let (_redis, mut script) =
+        each(&["log 1000000/1h", "log 5/10ms", "ring 5/10ms", "ring 40/10ms"]);
+    for (rule, limit) in [(1, 5), (2, 5), (3, 40)] {
+        let heavy = (0..4).map(|client| script.ask(0, &format!("heavy-{rule}-{client}"), 10_000));
+        let asks: Vec<_> = heavy.chain((0..100).map(|_| script.ask(rule, "client", 1))).collect();
+        let begun = Instant::now();
+        let verdicts = script.batch(None, &asks);
+        assert!(begun.elapsed() > Duration::from_millis(10), "it took {:?}", begun.elapsed());
+        let admitted = verdicts[4..].iter().filter(|it| it.as_ref().unwrap().allowed).count();
+        assert_eq!(admitted, limit);
+    }
+}
+
+/// Nothing is removed all at once: the server does nothing else meanwhile.
+#[test]
+fn what_has_expired_is_removed_little_by_little() {
+    let (redis, mut script) = each(&["log 1000000/1m"]);
+    let key = script.keys(0, "client").remove(0);
+    for _ in 0..3 {
+        assert!(script.decide(at(0), 0, "client", 2_000).allowed);
+    }
+    for (call, held) in [(1, 5_000), (2, 4_000), (3, 3_000), (4, 2_000), (5, 1_000), (6, 6)] {
+        let verdict = script.decide(at(60_000), 0, "client", 1);
+        assert_eq!(verdict.limits[0].remaining, 1_000_000 - call);
+        // A thousand, and the one that was made room for.
+        assert_eq!(redis.command::<u64>(&format!("ZCARD {key}")), held);
+    }
+}
+
+/// A ring has an end; below it, it refuses as any log.
+#[test]
+fn a_compact_log_ends_at_sixteen_million_units() {
+    const MOST: u64 = 1 << 24;
+    let limits = ["ring 16777216/1m", "ring 16777217/1m", "ring 16777216/1m"];
+    let (redis, mut script) = each(&limits);
+    let key = script.keys(0, "client").remove(0);
+    // All of them at the time 0, which is within the window at second 1.
+    redis.command::<u64>(&format!("SETRANGE {key} {} x", 24 + 8 * MOST - 1));
+    let mut head = redis::cmd("SETRANGE");
+    let numbers = [0, MOST as u32, MOST as u32, 1_380_533_591].map(u32::to_le_bytes).concat();
+    head.arg(&key).arg(0).arg([numbers, vec![0; 8]].concat());
+    head.exec(&mut redis.connect()).unwrap();
+    redis.command::<u64>(&format!("SETRANGE {key} {} \0", 24 + 8 * MOST - 1));
+
+    let second = 1_000_000;
+    let full = script.decide(second, 0, "client", 1).limits[0];
+    assert_eq!((full.remaining, full.wait), (0, Wait::For(Duration::from_secs(59))));
+    let ask = script.ask(1, "client", 1);
+    let error = script.batch(Some(second), &[ask]).remove(0).expect_err("beyond its end");
+    assert!(error.contains("a compact log holds at most 16777216 units"), "{error}");
+    assert_eq!(script.decide(second, 1, "client", 2).limits[0].remaining, 1);
 }
 
 /// C27: a time is stored to the microsecond.
@@ -225,10 +368,18 @@ fn a_connection_cut_in_the_middle_of_a_call_leaves_no_key_for_ever() {
 /// it grows and shrinks.
 #[test]
 fn a_compact_log_is_as_large_as_what_it_has_recorded() {
-    let (redis, mut script) = each(&["ring 10000/1m"]);
+    let (redis, mut script) = each(&["ring 10000/1m", "log 10000/1m"]);
     let key = script.keys(0, "client").remove(0);
     let check = |script: &mut Script, now_us, cost| {
         let standing = script.decide(now_us, 0, "client", cost).limits[0];
+        assert_eq!(script.decide(now_us, 1, "client", cost).limits[0], standing);
+        // What is in the middle shows in the waits.
+        for cost in
+            [10_000, 9_000, 5_000, 1_000, 100].into_iter().filter(|&cost| cost > standing.remaining)
+        {
+            let [ring, log] = [0, 1].map(|rule| script.decide(now_us, rule, "client", cost));
+            assert_eq!(ring, log);
+        }
         let recorded = 10_000 - standing.remaining;
         let len: u64 = redis.command(&format!("STRLEN {key}"));
         assert!(len >= 8 * recorded && len <= 9 * recorded + 64, "{len} for {recorded}");
@@ -282,13 +433,25 @@ fn a_server_out_of_memory_charges_nobody_in_part() {
     redis.command::<()>("CONFIG SET maxmemory 1");
     let ask = several.ask(0, "client", 1);
     let error = several.batch(Some(at(1)), &[ask]).remove(0).expect_err("out of memory");
-    assert!(error.contains("OOM"), "{error}");
+    assert!(error.starts_with("OOM"), "{error}");
     for rule in 0..ALL.len() {
         let ask = script.ask(rule, "client", 1);
         let error = script.batch(Some(at(1)), &[ask]).remove(0).expect_err("out of memory");
-        assert!(error.contains("OOM"), "{error}");
+        assert!(error.starts_with("OOM"), "{error}");
     }
     redis.command::<()>("CONFIG SET maxmemory 0");
     assert_eq!(dump(), before);
     assert!(several.decide(at(1), 0, "client", 9).allowed);
+}
+
+/// An error of the server is told by its code, on every version.
+#[test]
+fn a_replica_says_that_it_may_not_write() {
+    let (redis, mut script) = each(&ALL);
+    redis.command::<()>("REPLICAOF 127.0.0.1 1");
+    for (rule, limit) in ALL.iter().enumerate() {
+        let ask = script.ask(rule, "client", 1);
+        let error = script.batch(Some(at(0)), &[ask]).remove(0).expect_err(limit);
+        assert!(error.starts_with("READONLY"), "{limit}: {error}");
+    }
 }

@@ -87,7 +87,7 @@ fn refused() -> Vec<(String, &'static str)> {
         ),
         (
             policy("limits = { { limit = \"1/s\" }, { limit = \"2/1s\" } }"),
-            "policies.login.limits[2]: is of the same algorithm and window as limits[1]",
+            "policies.login.limits[2]: has the algorithm and window of limits[1], and so its key",
         ),
         (
             policy("limits = { { limit = \"1/s\" }, { limit = \"0/1m\" } }"),
@@ -96,7 +96,7 @@ fn refused() -> Vec<(String, &'static str)> {
         (policy("limits = {}"), "policies.login.limits: must have at least one limit"),
         (
             policy("limit = \"1/s\", plans = { gold = \"9/1m\" }"),
-            "policies.login.plans.gold.limit: must have the algorithm and window of the policy's",
+            "policies.login.plans.gold.limit: is a log:1m, and the policy's own limit a log:1s",
         ),
         (
             policy("limit = \"1/s\", plans = { \"9/1s\" }"),

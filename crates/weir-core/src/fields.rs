@@ -20,8 +20,8 @@ pub struct Fields {
     pub limit: String,
     /// `RateLimit-Remaining`.
     pub remaining: String,
-    /// `RateLimit-Reset`.
-    pub reset: String,
+    /// `RateLimit-Reset`; not on a refusal that no time ends.
+    pub reset: Option<String>,
     /// `Retry-After`, on a refusal that can end: at least 1.
     pub retry_after: Option<String>,
 }
@@ -33,10 +33,14 @@ impl Fields {
             Wait::For(wait) => Some(whole_seconds(wait).max(1)),
             Wait::None | Wait::Forever => None,
         };
+        let reset = match standing.wait {
+            Wait::None => Some(whole_seconds(standing.reset)),
+            Wait::For(_) | Wait::Forever => retry_after,
+        };
         Self {
             limit: standing.limit.to_string(),
             remaining: standing.remaining.to_string(),
-            reset: retry_after.unwrap_or_else(|| whole_seconds(standing.reset)).to_string(),
+            reset: reset.map(|seconds| seconds.to_string()),
             retry_after: retry_after.map(|seconds| seconds.to_string()),
         }
     }
@@ -75,7 +79,7 @@ mod tests {
         let fields = fields(9_007_199_254_740_990, Wait::None, Duration::from_secs(31_622_400));
         assert_eq!(fields.limit, "9007199254740991");
         assert_eq!(fields.remaining, "9007199254740990");
-        assert_eq!(fields.reset, "31622400");
+        assert_eq!(fields.reset.as_deref(), Some("31622400"));
         assert_eq!(fields.retry_after, None);
     }
 
@@ -93,13 +97,18 @@ mod tests {
     fn on_a_refusal_the_reset_is_the_wait() {
         let wait = Wait::For(Duration::from_secs(50));
         let fields = fields(0, wait, Duration::from_secs(51));
-        assert_eq!((fields.reset.as_str(), fields.retry_after.as_deref()), ("50", Some("50")));
+        assert_eq!(
+            (fields.reset.as_deref(), fields.retry_after.as_deref()),
+            (Some("50"), Some("50"))
+        );
     }
 
     #[test]
-    fn a_cost_that_never_fits_has_no_retry_after() {
-        let fields = fields(3, Wait::Forever, Duration::from_secs(9));
-        assert_eq!((fields.reset.as_str(), fields.retry_after), ("9", None));
+    fn a_cost_that_never_fits_is_told_no_time() {
+        for reset in [0, 9] {
+            let fields = fields(3, Wait::Forever, Duration::from_secs(reset));
+            assert_eq!((fields.reset, fields.retry_after), (None, None));
+        }
     }
 
     #[test]

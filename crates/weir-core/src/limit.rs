@@ -41,11 +41,20 @@ impl Limit {
         }
     }
 
-    /// The most units that a request for which there could be room may cost.
+    /// The most units that one request may cost: one of more is refused, and
+    /// told no wait.
     pub fn max_cost(&self) -> u64 {
         match self {
-            Self::SlidingLog(_) | Self::CompactLog(_) => MAX_LOG_COST,
-            Self::SlidingCounter(_) | Self::TokenBucket(_) | Self::Quota(_) => MAX_LIMIT,
+            Self::SlidingLog(_) | Self::CompactLog(_) => self.capacity().min(MAX_LOG_COST),
+            Self::SlidingCounter(_) | Self::TokenBucket(_) | Self::Quota(_) => self.capacity(),
+        }
+    }
+
+    /// How many entries of its own a store makes for a request of this cost.
+    pub fn entries(&self, cost: u64) -> u64 {
+        match self {
+            Self::SlidingLog(_) | Self::CompactLog(_) if cost <= self.max_cost() => cost,
+            _ => 0,
         }
     }
 

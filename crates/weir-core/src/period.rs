@@ -1,5 +1,7 @@
 //! Calendar periods, in UTC.
 
+use std::time::Duration;
+
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
 
@@ -42,7 +44,7 @@ impl Period {
 
     /// Where the period that begins at `start` ends.
     pub fn end(self, start: Timestamp) -> Timestamp {
-        let after = |span| Timestamp::from_micros(start.as_micros() + span);
+        let after = |micros| start + Duration::from_micros(micros);
         match self {
             Self::Hour => after(3_600 * SECOND),
             Self::Day => after(86_400 * SECOND),

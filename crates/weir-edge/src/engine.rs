@@ -101,10 +101,10 @@ impl Engine {
     ) -> (Option<u64>, Option<&'static str>, Option<String>) {
         let worker = self.worker.borrow();
         let Some(worker) = &*worker else { return (None, Some("not_started"), None) };
-        let Some(limits) = self.rules.get(rule) else {
+        if rule >= self.rules.len() {
             return (None, Some("no_such_policy"), None);
-        };
-        let cost = match units(&cost, limits) {
+        }
+        let cost = match units(&cost) {
             Ok(cost) => cost,
             Err(problem) => return (None, Some("bad_cost"), Some(problem)),
         };
@@ -166,7 +166,7 @@ impl Engine {
 }
 
 /// A cost as the operator's Lua gave it, in units.
-fn units(cost: &LuaValue, rule: &Rule) -> Result<u64, String> {
+fn units(cost: &LuaValue) -> Result<u64, String> {
     let number = match cost {
         LuaValue::Nil => return Ok(1),
         LuaValue::Integer(number) => *number as f64,
@@ -174,15 +174,13 @@ fn units(cost: &LuaValue, rule: &Rule) -> Result<u64, String> {
         other => return Err(format!("the cost must be a number, not a {}", other.type_name())),
     };
     if number.fract() != 0.0 || !(0.0..=MAX_LIMIT as f64).contains(&number) {
-        return Err(format!("the cost must be a whole number from 0 to {MAX_LIMIT}, not {number}"));
+        let shown = match number.abs() {
+            0.0..1e17 => number.to_string(),
+            _ => format!("{number:e}"),
+        };
+        return Err(format!("the cost must be a whole number from 0 to {MAX_LIMIT}, not {shown}"));
     }
-    let cost = number as u64;
-    if rule.takes(cost) {
-        Ok(cost)
-    } else {
-        let most = rule.max_cost();
-        Err(format!("a cost of {cost} is above what a log takes at once, {most}"))
-    }
+    Ok(number as u64)
 }
 
 /// An answer as Lua takes it: `ticket, allowed, limit, remaining, retry_after,
@@ -243,12 +241,16 @@ fn retry_after(standing: &Standing) -> Option<f64> {
     }
 }
 
-/// `fields(limit, remaining, retry_after, reset)`: the header texts, in that
-/// order, from a decision's numbers.
+/// `fields(allowed, limit, remaining, retry_after, reset)`: the header texts, in
+/// that order, from a decision's numbers; nil for a header that is not sent.
 fn fields(
-    (limit, remaining, retry_after, reset): (u64, u64, Option<f64>, f64),
-) -> (String, String, Option<String>, String) {
-    let wait = retry_after.map_or(Wait::None, |wait| Wait::For(seconds(wait)));
+    (allowed, limit, remaining, retry_after, reset): (bool, u64, u64, Option<f64>, f64),
+) -> (String, String, Option<String>, Option<String>) {
+    let wait = match retry_after {
+        Some(wait) => Wait::For(seconds(wait)),
+        None if allowed => Wait::None,
+        None => Wait::Forever,
+    };
     let fields = Fields::of(&Standing { limit, remaining, wait, reset: seconds(reset) });
     (fields.limit, fields.remaining, fields.retry_after, fields.reset)
 }

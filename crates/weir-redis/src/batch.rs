@@ -20,9 +20,22 @@ pub struct Batch<'a> {
     now_us: Option<u64>,
 }
 
-/// How many requests may leave as one call. Bounds the time for which the
-/// script holds the server: about half a millisecond for this many.
+/// How many requests may leave as one call.
 pub const MAX_BATCH: usize = 128;
+
+/// About how long one call may hold the server, which does nothing else
+/// meanwhile; a single request may take longer.
+const MAX_WORK_US: u64 = 1_200;
+
+/// How many of these requests, at least one, may leave as one call.
+pub fn fitting(rules: &[Rule], asks: &[Ask]) -> usize {
+    let mut work_us = 0;
+    let fits = |ask: &&Ask| {
+        work_us += rules[ask.rule].work_us(ask.cost);
+        work_us <= MAX_WORK_US
+    };
+    asks.iter().take(MAX_BATCH).take_while(fits).count().max(1)
+}
 
 impl<'a> Batch<'a> {
     /// A batch of these requests, whose rules are indices into `rules`.
@@ -46,7 +59,7 @@ impl<'a> Batch<'a> {
     }
 
     fn call(&self, command: &str, script: &str) -> Cmd {
-        let keys: usize = self.asks.iter().map(|ask| self.rule(ask).capacities().len()).sum();
+        let keys: usize = self.asks.iter().map(|ask| self.rule(ask).limits().len()).sum();
         let mut call = redis::cmd(command);
         call.arg(script).arg(keys);
         let mut scratch = Vec::with_capacity(128);
@@ -92,9 +105,9 @@ pub fn decode(
             -1 => Err(text(&mut fields)?),
             allowed @ (0 | 1) => {
                 let limits = rules[ask.rule]
-                    .capacities()
+                    .limits()
                     .iter()
-                    .map(|&limit| standing(limit, &mut fields))
+                    .map(|limit| standing(limit.capacity(), &mut fields))
                     .collect::<Result<Vec<_>, _>>()?;
                 let has_room = limits.iter().all(|limit| limit.wait.is_none());
                 if has_room != (allowed == 1) {
@@ -157,16 +170,20 @@ mod tests {
     use weir_core::{KeyRule, Limit, OnError, Policy};
 
     fn rules() -> Vec<Rule> {
+        vec![rule("5/1s")]
+    }
+
+    fn rule(rate: &str) -> Rule {
         let policy = Policy {
             name: "api".to_owned(),
-            limits: vec![Limit::SlidingLog("5/1s".parse().expect("a rate"))],
+            limits: vec![Limit::SlidingLog(rate.parse().expect(rate))],
             plans: Vec::new(),
             bucket: None,
             key: KeyRule::Function,
             on_error: OnError::Open,
             error_status: 503,
         };
-        vec![Rule::new(&policy, &policy.limits)]
+        Rule::new(&policy, &policy.limits)
     }
 
     fn asks(count: usize) -> Vec<Ask> {
@@ -179,6 +196,24 @@ mod tests {
             deadline: Instant::now(),
         };
         (0..count as u64).map(ask).collect()
+    }
+
+    #[test]
+    fn a_call_is_as_long_as_the_server_may_be_held() {
+        let rules = rules();
+        assert_eq!(fitting(&rules, &asks(1)), 1);
+        assert_eq!(fitting(&rules, &asks(128)), 128);
+        assert_eq!(fitting(&rules, &asks(129)), 128);
+        let mut dear = asks(3);
+        dear[1].cost = 5;
+        assert_eq!(fitting(&rules, &dear), 3);
+
+        let rules = [rule("9000/1s")];
+        for (costs, count) in [([9_000, 1, 1], 1), ([1, 9_000, 1], 1), ([500, 500, 500], 2)] {
+            let mut asks = asks(3);
+            asks.iter_mut().zip(costs).for_each(|(ask, cost)| ask.cost = cost);
+            assert_eq!(fitting(&rules, &asks), count, "{costs:?}");
+        }
     }
 
     fn reply(fields: &[i64]) -> Value {

@@ -158,14 +158,15 @@ impl<O: Outlet> Limiter<O> {
         let now = Instant::now();
         // Whoever asked has given up on these; they are not charged.
         self.fail(asks.extract_if(.., |ask| ask.deadline <= now), Failure::Timeout);
-        if asks.is_empty() {
-            return;
+        while !asks.is_empty() {
+            let left = asks.split_off(batch::fitting(&self.rules, asks));
+            let asks = std::mem::replace(asks, left);
+            let call = Batch::new(&self.prefix, &self.rules, &asks).evalsha();
+            self.health.batches.fetch_add(1, Relaxed);
+            self.health.batched.fetch_add(asks.len() as u64, Relaxed);
+            self.launch(call, asks, false);
         }
-        let asks = std::mem::replace(asks, Vec::with_capacity(MAX_BATCH));
-        let call = Batch::new(&self.prefix, &self.rules, &asks).evalsha();
-        self.health.batches.fetch_add(1, Relaxed);
-        self.health.batched.fetch_add(asks.len() as u64, Relaxed);
-        self.launch(call, asks, false);
+        asks.reserve(MAX_BATCH);
     }
 
     fn launch(&mut self, call: Cmd, asks: Vec<Ask>, brings_script: bool) {

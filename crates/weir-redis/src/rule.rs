@@ -16,8 +16,7 @@ pub struct Rule {
     /// The text of a request of cost 1, by far the most common.
     unit_text: String,
     key_suffixes: Vec<String>,
-    capacities: Vec<u64>,
-    max_cost: u64,
+    limits: Vec<Limit>,
 }
 
 /// Where the value that names a client came from.
@@ -70,25 +69,21 @@ impl Rule {
                 .iter()
                 .map(|limit| format!("{budget}:{}", limit.key_suffix()))
                 .collect(),
-            capacities: limits.iter().map(Limit::capacity).collect(),
-            max_cost: limits.iter().map(Limit::max_cost).min().unwrap_or(0),
+            limits: limits.to_vec(),
         }
     }
 
-    /// Of each limit, the most units that it can ever hold.
-    pub fn capacities(&self) -> &[u64] {
-        &self.capacities
+    /// Its limits, in the order of keys and replies.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
     }
 
-    /// Whether the script takes a request of this cost: either its limits do,
-    /// or one of them can never hold it and refuses it.
-    pub fn takes(&self, cost: u64) -> bool {
-        cost <= self.max_cost || self.capacities.iter().any(|&capacity| cost > capacity)
-    }
-
-    /// The most that a request may cost for which there could be room.
-    pub fn max_cost(&self) -> u64 {
-        self.max_cost
+    /// About how long the script takes for a request of this cost, in
+    /// microseconds.
+    pub fn work_us(&self, cost: u64) -> u64 {
+        const LIMIT: u64 = 8;
+        const ENTRY: u64 = 1;
+        self.limits.iter().map(|limit| LIMIT + ENTRY * limit.entries(cost)).sum()
     }
 
     /// Calls `each` with the key of every limit for this client, built in
@@ -221,14 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_taken_that_can_be_charged_or_never_fits() {
-        let of = |limits: Vec<Limit>| Rule::new(&policy(), &limits);
-        let log = Limit::SlidingLog("20000/1h".parse().expect("a rate"));
+    fn what_a_log_records_is_work() {
+        let limit = |text: &str| Limit::SlidingLog(text.parse().expect(text));
+        let of = |limits: &[Limit], cost| Rule::new(&policy(), limits).work_us(cost);
+        let (small, large) = (limit("5/1s"), limit("20000/1h"));
         let quota = Limit::Quota("30000/day".parse().expect("a quota"));
-        assert!(of(vec![log]).takes(10_000));
-        assert!(!of(vec![log]).takes(10_001));
-        assert!(of(vec![log]).takes(20_001));
-        assert!(!of(vec![log, quota]).takes(20_000));
-        assert!(of(vec![quota]).takes(20_000));
+        assert_eq!(of(&[small], 1), 9);
+        assert_eq!(of(&[small, large], 1), 18);
+        assert_eq!(of(&[large], 10_000), 10_008);
+        // Refused, without looking further.
+        assert_eq!(of(&[large], 10_001), 8);
+        assert_eq!(of(&[small, quota], 20_000), 16);
     }
 }

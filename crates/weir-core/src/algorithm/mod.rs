@@ -10,16 +10,17 @@
 //! | [`quota`] | a total for each calendar period, UTC | two numbers | a rate is meant: all of it may be spent in one second |
 //!
 //! What holds for all. A request is charged under each of its limits or under
-//! none ([`decide`]). A cost of 0 looks and charges nothing. A refusal changes
-//! nothing. Waits are exact: [`Wait::For`](crate::decision::Wait) is the first
+//! none ([`decide`]). A cost of 0 looks and charges nothing, and is never
+//! refused. A refusal changes nothing. Waits are exact: [`Wait::For`](crate::decision::Wait) is the first
 //! microsecond at which the same cost is admitted if nobody else comes.
 //!
 //! The clock may step back. State then stands still until the clock has caught
-//! up: nothing is refilled and nothing is lost. State more than [`CLOCK_RESET`]
-//! ahead was written by a clock that has since been corrected by more than any
-//! skew, and counts no more: that costs at most one extra quota. While the
-//! clock is behind its state, waits are cut to the longest that the limit can
-//! ask for.
+//! up: nothing is refilled and nothing is lost. State further ahead than the
+//! limit's own span (its window, time to refill or period; at least 1 s, at most
+//! 60 s) was written by a clock that has since been set back, and counts no
+//! more: that costs at most one extra quota, and nobody is locked out for
+//! longer. While the clock is behind its state, waits are cut to the longest
+//! that the limit can ask for.
 
 use std::time::Duration;
 
@@ -37,9 +38,11 @@ use sliding_counter::SlidingCounter;
 use sliding_log::SlidingLog;
 use token_bucket::TokenBucket;
 
-/// How far state may be ahead of the clock before the clock is taken to have
-/// been set back.
-pub const CLOCK_RESET: Duration = Duration::from_secs(60);
+/// How far the state of a limit of this span may be ahead of the clock before
+/// the clock is taken to have been set back.
+fn clock_skew(span: Duration) -> Duration {
+    span.clamp(Duration::from_secs(1), Duration::from_secs(60))
+}
 
 /// What one limit has recorded of one client. The default is a client that was
 /// never seen.

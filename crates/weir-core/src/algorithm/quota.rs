@@ -28,7 +28,7 @@
 
 use std::time::Duration;
 
-use super::{CLOCK_RESET, Ledger};
+use super::{Ledger, clock_skew};
 use crate::Timestamp;
 use crate::decision::{Standing, Wait};
 use crate::limit::Quota;
@@ -45,7 +45,8 @@ impl QuotaCounter {
     /// The count as it stands at `now`.
     fn at(&self, quota: Quota, now: Timestamp) -> Self {
         let start = quota.period().start(now);
-        if self.start > now + CLOCK_RESET || self.start < start {
+        let period = quota.period().end(start).since(start);
+        if self.start > now + clock_skew(period) || self.start < start {
             Self { start, count: 0 }
         } else {
             self.clone()
@@ -67,7 +68,7 @@ impl Ledger for QuotaCounter {
         let remaining = limit.saturating_sub(count);
         let wait = if cost > limit {
             Wait::Forever
-        } else if count <= limit && cost <= remaining {
+        } else if cost <= remaining {
             Wait::None
         } else {
             Wait::For(left)

@@ -34,7 +34,7 @@
 
 use std::time::Duration;
 
-use super::{CLOCK_RESET, Ledger};
+use super::{Ledger, clock_skew};
 use crate::decision::{Standing, Wait};
 use crate::time::micros;
 use crate::{Rate, Timestamp};
@@ -53,7 +53,7 @@ impl SlidingCounter {
     fn at(&self, rate: Rate, now: Timestamp) -> Self {
         let window = micros(rate.window());
         let start = Timestamp::from_micros(now.as_micros() - now.as_micros() % window);
-        if self.start > now + CLOCK_RESET {
+        if self.start > now + clock_skew(rate.window()) {
             Self { start, current: 0, previous: 0 }
         } else if start <= self.start {
             self.clone()
@@ -87,9 +87,10 @@ impl Ledger for SlidingCounter {
         };
         let longest = rate.window() * 2;
         let from_now = |span: u128| (behind + span_of(span)).min(longest);
+        let remaining = limit.saturating_sub(estimate);
         let wait = if cost > limit {
             Wait::Forever
-        } else if estimate + cost <= limit {
+        } else if cost <= remaining {
             Wait::None
         } else if current + cost <= limit {
             Wait::For(from_now(until_overlap(previous, overlap, limit - current - cost)))
@@ -103,8 +104,7 @@ impl Ledger for SlidingCounter {
             (0, _) => from_now(overlap),
             _ => from_now(overlap + window),
         };
-        let remaining = limit.saturating_sub(estimate) as u64;
-        Standing { limit: rate.limit(), remaining, wait, reset }
+        Standing { limit: rate.limit(), remaining: remaining as u64, wait, reset }
     }
 
     fn charge(&mut self, rate: Rate, now: Timestamp, cost: u64) {
@@ -239,6 +239,9 @@ mod tests {
         let refused = counter.decide(rate, at(59_800), 1);
         assert_eq!((refused.remaining, &counter), (0, &stood));
         assert_eq!(refused.wait, Wait::For(Duration::from_millis(12_200)));
+        // Waits end at two windows, however far the clock is behind.
+        let full = counter.look(rate, at(1_000), 10);
+        assert_eq!(full.wait, Wait::For(Duration::from_secs(120)));
         // More than a minute behind it: a clock that was reset.
         assert_eq!(counter.look(rate, at(0), 10).remaining, 0, "60 s still counts");
         assert!(counter.look(rate, at(0), 10).wait != Wait::None);

@@ -30,8 +30,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{CLOCK_RESET, Ledger};
+use super::{Ledger, clock_skew};
 use crate::decision::{Standing, Wait};
+use crate::limit::MAX_LOG_COST;
 use crate::{Rate, Timestamp};
 
 /// The times of the admitted units, oldest first.
@@ -53,8 +54,9 @@ impl SlidingLog {
 
     /// Which entries count at `now`.
     fn live(&self, rate: Rate, now: Timestamp) -> Range<usize> {
+        let skew = clock_skew(rate.window());
         let gone = self.entries.partition_point(|&entry| entry + rate.window() <= now);
-        let end = self.entries.partition_point(|&entry| entry <= now + CLOCK_RESET);
+        let end = self.entries.partition_point(|&entry| entry <= now + skew);
         gone..end
     }
 }
@@ -67,9 +69,10 @@ impl Ledger for SlidingLog {
         let count = entries.len() as u64;
         let left_after = |entry: Timestamp| (entry + rate.window()).since(now).min(rate.window());
 
-        let wait = if cost > rate.limit() {
+        let remaining = rate.limit().saturating_sub(count);
+        let wait = if cost > rate.limit().min(MAX_LOG_COST) {
             Wait::Forever
-        } else if count + cost <= rate.limit() {
+        } else if cost <= remaining {
             Wait::None
         } else {
             // Room is made when all but the newest `limit - cost` have left.
@@ -78,7 +81,7 @@ impl Ledger for SlidingLog {
         };
         Standing {
             limit: rate.limit(),
-            remaining: rate.limit().saturating_sub(count),
+            remaining,
             wait,
             reset: entries.last().map_or(Duration::ZERO, |&newest| left_after(newest)),
         }
@@ -184,6 +187,14 @@ mod tests {
         assert_eq!(log.len(), 10);
     }
 
+    /// Each unit is an entry: more than a store should make at once never fits.
+    #[test]
+    fn what_is_above_ten_thousand_units_never_fits() {
+        let (rate, mut log) = (rate("30000/60s"), SlidingLog::default());
+        assert_eq!(log.decide(rate, at(0), 10_001).wait, Wait::Forever);
+        assert_eq!(log.decide(rate, at(0), 10_000).remaining, 20_000);
+    }
+
     #[test]
     fn a_lowered_limit_refuses_until_enough_has_left() {
         let mut log = SlidingLog::default();
@@ -208,7 +219,10 @@ mod tests {
         let wait = |millis| Wait::For(Duration::from_millis(millis));
         assert_eq!(log.decide(rate, at(29_900), 1).wait, wait(9_900));
         assert_eq!(log.decide(rate, at(29_000), 1).wait, wait(10_000));
-        assert!(!admitted(&mut log, rate, at(0), 1));
+        assert!(!admitted(&mut log, rate, at(20_000), 1));
+        // Further back than the window: nobody is locked out for longer.
+        assert!(admitted(&mut log, rate, at(19_799), 1));
+        assert_eq!(log.entries, [at(19_799)]);
     }
 
     #[test]

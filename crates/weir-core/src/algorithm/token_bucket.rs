@@ -34,10 +34,11 @@
 
 use std::time::Duration;
 
-use super::{CLOCK_RESET, Ledger};
+use super::{Ledger, clock_skew};
 use crate::Timestamp;
 use crate::decision::{Standing, Wait};
 use crate::limit::BucketRate;
+use crate::rate::MAX_WINDOW;
 
 /// What is missing from the bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,15 +52,17 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// What is missing at `now`.
-    fn at(&self, terms: BucketRate, now: Timestamp) -> Self {
-        if self.at > now + CLOCK_RESET {
-            return Self { at: now, missing: 0 };
+    /// What is missing at `now` of a bucket of which at most `size` was missing.
+    fn missing_at(&self, terms: BucketRate, now: Timestamp, size: u128) -> u128 {
+        if self.is_of_another_clock(terms, now) {
+            return 0;
         }
-        // A burst that was lowered meanwhile is not held against it for longer.
-        let missing = self.missing.min(size(terms));
         let refilled = now.since(self.at).as_micros() * u128::from(terms.rate().limit());
-        Self { at: self.at.max(now), missing: missing.saturating_sub(refilled) }
+        self.missing.min(size).saturating_sub(refilled)
+    }
+
+    fn is_of_another_clock(&self, terms: BucketRate, now: Timestamp) -> bool {
+        self.at > now + clock_skew(terms.refill())
     }
 }
 
@@ -67,14 +70,19 @@ impl Ledger for TokenBucket {
     type Terms = BucketRate;
 
     fn look(&self, terms: BucketRate, now: Timestamp, cost: u64) -> Standing {
-        let Self { at, missing } = self.at(terms, now);
         let (rate, burst) = (terms.rate(), terms.burst());
         let window = rate.window().as_micros();
+        // A burst that was lowered meanwhile, by another plan for example, is
+        // not held against it for longer.
+        let missing = self.missing_at(terms, now, size(terms));
         let room = size(terms) - missing;
         let wanted = u128::from(cost) * window;
 
-        let until_refilled =
-            |tokens: u128| (at.since(now) + refill(terms, tokens)).min(terms.refill());
+        let behind = match self.is_of_another_clock(terms, now) {
+            true => Duration::ZERO,
+            false => self.at.since(now),
+        };
+        let until_refilled = |tokens: u128| (behind + refill(terms, tokens)).min(terms.refill());
         let wait = if cost > burst {
             Wait::Forever
         } else if wanted <= room {
@@ -87,13 +95,13 @@ impl Ledger for TokenBucket {
     }
 
     fn charge(&mut self, terms: BucketRate, now: Timestamp, cost: u64) {
-        *self = self.at(terms, now);
-        self.missing += u128::from(cost) * terms.rate().window().as_micros();
+        let missing = self.missing_at(terms, now, u128::MAX);
+        self.at = if self.is_of_another_clock(terms, now) { now } else { self.at.max(now) };
+        self.missing = missing + u128::from(cost) * terms.rate().window().as_micros();
     }
 
     fn expires(&self, terms: BucketRate) -> Option<Timestamp> {
-        let missing = self.missing.min(size(terms));
-        (missing > 0).then(|| self.at + refill(terms, missing))
+        (self.missing > 0).then(|| self.at + refill(terms, self.missing).min(MAX_WINDOW))
     }
 }
 
@@ -106,8 +114,9 @@ fn size(terms: BucketRate) -> u128 {
 /// microsecond earlier it is not there.
 fn refill(terms: BucketRate, missing: u128) -> Duration {
     let micros = missing.div_ceil(u128::from(terms.rate().limit()));
-    // No more than a whole bucket, which refills within 366 days.
-    Duration::from_micros(micros as u64)
+    // A bucket refills within 366 days; only what was taken under a much larger
+    // one can be more than fits.
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -186,7 +195,7 @@ mod tests {
     /// C29: elapsed 0, no refill, no drain, the stored time not moved back.
     #[test]
     fn a_clock_that_steps_back_moves_nothing() {
-        let (terms, mut bucket) = (terms("10/1s", 10), TokenBucket::default());
+        let (terms, mut bucket) = (terms("10/1m", 10), TokenBucket::default());
         assert_eq!(passed(&mut bucket, terms, at(60_000), 4), 4);
         let stood = bucket.clone();
         assert_eq!(bucket.look(terms, at(59_800), 0).remaining, 6);
@@ -196,6 +205,33 @@ mod tests {
         assert_eq!(bucket.look(terms, at(0), 0).remaining, 5, "60 s behind still counts");
         let reset = Timestamp::from_micros(at(0).as_micros() - 1);
         assert_eq!(bucket.look(terms, reset, 0).remaining, 10);
+    }
+
+    /// Nobody is locked out for longer than a bucket refills, or a second.
+    #[test]
+    fn a_clock_that_steps_back_far_costs_one_bucket() {
+        let (terms, mut bucket) = (terms("10/1s", 10), TokenBucket::default());
+        assert_eq!(passed(&mut bucket, terms, at(60_000), 11), 10);
+        let refused = bucket.look(terms, at(59_000), 1);
+        assert_eq!(refused.wait, Wait::For(Duration::from_secs(1)));
+        assert_eq!(passed(&mut bucket, terms, at(58_999), 11), 10);
+        assert_eq!(bucket.at, at(58_999));
+    }
+
+    /// A plan of a smaller burst forgets nothing of what was used under a larger
+    /// one: it admits at its rate, and what it leaves repays the rest.
+    #[test]
+    fn a_charge_under_a_smaller_burst_forgets_nothing() {
+        let (large, small) = (terms("1/1h", 1_000), terms("1/1h", 1));
+        let mut bucket = TokenBucket::default();
+        let hour = 3_600_000;
+        assert_eq!(bucket.decide(large, at(0), 1_000).remaining, 0);
+        assert!(!bucket.look(small, at(hour - 1), 1).wait.is_none());
+        assert!(bucket.decide(small, at(hour), 1).wait.is_none());
+        assert!(!bucket.look(small, at(hour), 1).wait.is_none());
+        assert_eq!(bucket.look(large, at(hour), 0).remaining, 0);
+        assert_eq!(bucket.expires(large), Some(at(1_001 * hour)));
+        assert_eq!(bucket.look(large, at(500 * hour), 0).remaining, 499);
     }
 
     #[test]

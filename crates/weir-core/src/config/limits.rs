@@ -70,7 +70,8 @@ pub(super) fn read(fields: &mut Fields) -> Result<Vec<Limit>, ConfigError> {
         let is_twin = |other: &Limit| other.key_suffix() == limit.key_suffix();
         if let Some(twin) = limits.iter().position(is_twin) {
             let problem = format!(
-                "is of the same algorithm and window as limits[{}]: the smaller says all",
+                "has the algorithm and window of limits[{}], and so its key; \
+                 write another window, as \"100/2s\" for \"50/1s\"",
                 twin + 1
             );
             return Err(fields.wrong(&format!("limits[{}]", index + 1), problem));
@@ -102,7 +103,8 @@ pub(super) fn read_plan(
         (Some(list), _) => {
             let items = items(&mut fields, list)?;
             if items.len() != base.len() {
-                let problem = format!("must be as many as the policy's, {}", base.len());
+                let problem =
+                    format!("must be as many as the policy's: {}, not {}", base.len(), items.len());
                 return Err(fields.wrong("limits", problem));
             }
             let item =
@@ -127,7 +129,9 @@ fn items(fields: &mut Fields, list: Value) -> Result<Vec<Value>, ConfigError> {
         Value::List(_) => {
             Err(fields.wrong("limits", format!("must be at most {MAX_LIMITS} limits")))
         }
-        other => Err(fields.mistyped("limits", "a list of tables", &other)),
+        other => {
+            Err(fields.mistyped("limits", "a list of tables, as { { limit = \"5/1m\" } }", &other))
+        }
     }
 }
 
@@ -138,11 +142,14 @@ fn item_fields(fields: &Fields, index: usize, item: Value) -> Result<Fields, Con
 
 fn in_place_of(fields: &mut Fields, base: &Limit) -> Result<Limit, ConfigError> {
     let limit = one(fields, Algorithm::of(base))?;
-    if limit.key_suffix() == base.key_suffix() {
+    let (own, here) = (base.key_suffix(), limit.key_suffix());
+    if here == own {
         return Ok(limit);
     }
-    let problem = "must have the algorithm and window of the policy's own, \
-                   so that a client whose plan changes keeps what it has used";
+    let problem = format!(
+        "is a {here}, and the policy's own limit a {own}: algorithm and window must be the \
+         same, so that a client whose plan changes keeps what it has used"
+    );
     Err(fields.wrong("limit", problem))
 }
 

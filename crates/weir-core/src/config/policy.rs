@@ -4,14 +4,47 @@ use super::fields::Fields;
 use super::limits::{self, FIELDS};
 use super::{NAME_RULE, Value, is_name};
 use crate::policy::{KeyRule, OnError, Plan, Policy};
-use crate::{ConfigError, Limit, Template};
+use crate::{ConfigError, Limit, Rate, Template};
 
 pub(super) fn all(config: Value) -> Result<Vec<Policy>, ConfigError> {
     let table = config.into_table("policies")?;
     if table.is_empty() {
         return Err(ConfigError::new("policies", "must name at least one policy"));
     }
-    table.into_iter().map(|(name, value)| policy(name, value)).collect()
+    let policies: Vec<Policy> =
+        table.into_iter().map(|(name, value)| policy(name, value)).collect::<Result<_, _>>()?;
+    for (index, policy) in policies.iter().enumerate() {
+        check_shared_rates(policy, &policies[..index])?;
+    }
+    Ok(policies)
+}
+
+/// A token bucket keeps no history: what one policy's rate has refilled, the
+/// other's can no longer hold against a client.
+fn check_shared_rates(policy: &Policy, others: &[Policy]) -> Result<(), ConfigError> {
+    let Some(bucket) = &policy.bucket else { return Ok(()) };
+    for other in others.iter().filter(|other| other.bucket.as_ref() == Some(bucket)) {
+        for rate in rates(policy) {
+            let is_other = |with: &Rate| with.window() == rate.window() && *with != rate;
+            if let Some(with) = rates(other).find(is_other) {
+                let problem = format!(
+                    "{bucket:?}: a token bucket that is shared has one rate, but here it has \
+                     {rate} and in policies.{} {with}; burst may differ",
+                    other.name
+                );
+                return Err(ConfigError::new(format!("policies.{}.bucket", policy.name), problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Those of its token buckets.
+fn rates(policy: &Policy) -> impl Iterator<Item = Rate> {
+    policy.limits.iter().filter_map(|limit| match limit {
+        Limit::TokenBucket(terms) => Some(terms.rate()),
+        _ => None,
+    })
 }
 
 fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {

@@ -12,12 +12,12 @@ local function bucket(limit, window, burst)
         local span, left = muldiv(tokens, window, limit)
         local part_left = part % limit
         span = span + (part - part_left) / limit
-        if part_left > 0 and left >= limit - part_left then
-            span, left = span + 1, left - (limit - part_left)
-        else
-            left = left + part_left
+        if left > limit - part_left then
+            return span + 2
+        elseif left > 0 or part_left > 0 then
+            return span + 1
         end
-        return left > 0 and span + 1 or span
+        return span
     end
 
 
@@ -25,55 +25,76 @@ local function bucket(limit, window, burst)
     if whole > MAX_WINDOW then
         error("a bucket that takes longer than 366 days to refill", 0)
     end
+    local ahead = ahead_of(whole)
 
-    -- What look found: what is missing, and when it was so, which is now unless
-    -- the clock stepped back; and what was stored.
-    local time, missing, part
-    local stored_time, stored_missing, stored_part
+    -- What look found: what is missing of all that was ever taken, and when it
+    -- was so, which is now unless the clock stepped back; what is missing of
+    -- this burst; and when what is stored ceases to matter.
+    local time, owed, owed_part
+    local missing, part
+    local expires
 
 
-    -- What is missing now.
+    -- When so much is refilled.
+    local function refilled(from, tokens, of_one)
+        return from + min(refill(tokens, of_one), MAX_WINDOW)
+    end
+
+
     local function read(key)
-        time, missing, part, stored_time = now, 0, 0, nil
+        time, owed, owed_part, expires = now, 0, 0, nil
+        missing, part = 0, 0
         local value = call("GET", key)
         if not value then
             return
         end
-        stored_time, stored_missing, stored_part =
-            unpack_value(FORMAT, SIZE, value, key, "a token bucket")
-        -- A burst that was lowered meanwhile is not held against it for longer.
-        if stored_missing >= burst then
-            stored_missing, stored_part = burst, 0
-        end
-        if stored_time > ahead or now - stored_time >= whole then
+        local stored, tokens, of_one = unpack_value(FORMAT, SIZE, value, key, "a token bucket")
+        expires = refilled(stored, tokens, of_one)
+        if stored > ahead then
             return
         end
-        missing, part = stored_missing, stored_part
-        if stored_time >= now then
-            time = stored_time
-            return
+
+        local gained, more = 0, 0
+        if stored < now then
+            gained, more = muldiv(now - stored, limit, window)
+        else
+            time = stored
         end
-        local tokens, more = muldiv(now - stored_time, limit, window)
-        missing, part = missing - tokens, part - more
-        if part < 0 then
-            missing, part = missing - 1, part + window
+        local function less_gained(of, of_part)
+            of, of_part = of - gained, of_part - more
+            if of_part < 0 then
+                of, of_part = of - 1, of_part + window
+            end
+            if of < 0 then
+                return 0, 0
+            end
+            return of, of_part
         end
-        if missing < 0 then
-            missing, part = 0, 0
+        owed, owed_part = less_gained(tokens, of_one)
+        if tokens < burst then
+            missing, part = owed, owed_part
+        else
+            -- A burst that was lowered meanwhile, by another plan for example,
+            -- is not held against it for longer.
+            missing, part = less_gained(burst, 0)
         end
+    end
+
+
+    local function whole_tokens()
+        return part > 0 and burst - missing - 1 or burst - missing
     end
 
 
     local function look(key, cost)
         read(key)
-        local room = burst - missing
-        local remaining = part > 0 and room - 1 or room
+        local remaining = whole_tokens()
         if cost <= remaining then
             return remaining, 0
         elseif cost > burst then
             return remaining, -1
         end
-        return remaining, min(time - now + refill(cost - room, part), whole)
+        return remaining, min(time - now + refill(cost - (burst - missing), part), whole)
     end
 
 
@@ -81,21 +102,24 @@ local function bucket(limit, window, burst)
         if missing == 0 and part == 0 then
             return 0
         end
-        return time - now + refill(missing, part)
+        return min(time - now + refill(missing, part), whole)
     end
 
 
-    local function charge(key, cost, remaining)
-        missing = missing + cost
-        local span = reset()
-        call("SET", key, pack(FORMAT, time, missing, part), "PXAT", expiry(now + span))
-        return remaining - cost, min(span, whole)
+    local function charge(key, cost)
+        owed = owed + cost
+        missing, part = owed, owed_part
+        if missing >= burst then
+            missing, part = burst, 0
+        end
+        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX",
+            lifetime(refilled(time, owed, owed_part) - now))
+        return whole_tokens(), reset()
     end
 
 
     local function rest()
-        return min(reset(), whole),
-            stored_time and stored_time + refill(stored_missing, stored_part)
+        return reset(), expires
     end
 
 

@@ -35,6 +35,11 @@
 --
 -- The clock may step back: what is recorded then stands still until the clock
 -- has caught up, and waits are cut to the longest that the limit can ask for.
+-- What is further ahead than a limit's own span (its window, time to refill or
+-- period; at least one second, at most sixty) does not count: its clock has
+-- since been set back.
+--
+-- A log takes at most 10000 units at once; what costs more never fits.
 --
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
 -- algorithm is a function of a limit's numbers; it returns three functions,
@@ -49,9 +54,8 @@
 -- Lua in Redis is interpreted, and half of what a decision costs: numbers live
 -- in locals, not in tables.
 
--- What is further ahead of the clock than this, in microseconds, was written by
--- a clock that has since been set back: it does not count.
-local CLOCK_RESET = 60 * 1000000
+-- In microseconds.
+local MIN_CLOCK_SKEW, MAX_CLOCK_SKEW = 1000000, 60000000
 
 local MAX_LIMIT = 9007199254740991
 local MIN_WINDOW, MAX_WINDOW = 1000, 31622400000000
@@ -74,19 +78,30 @@ local function digits(number)
 end
 
 
-local server_time = call("TIME")
-local server_now = tonumber(server_time[1]) * 1000000 + tonumber(server_time[2])
-local now = ARGV[1] == "" and server_now or tonumber(ARGV[1]:match("^%d+$"))
+local now
+if ARGV[1] == "" then
+    local time = call("TIME")
+    now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+else
+    now = tonumber(ARGV[1]:match("^%d+$"))
+end
 if not now then
     error("ARGV[1] is not a time in microseconds", 0)
 end
-local ahead = now + CLOCK_RESET
 
 
--- A time as PEXPIREAT takes it, by the clock that decides. Absolute, since the
--- server counts relative times from the millisecond in which it began.
-local function expiry(time)
-    return digits(ceil((time - now + server_now) / 1000))
+-- Up to when something counts that is ahead of the clock.
+local function ahead_of(span)
+    return now + min(max(span, MIN_CLOCK_SKEW), MAX_CLOCK_SKEW)
+end
+
+
+-- A time to live in milliseconds. The server adds it to a clock that it reads
+-- before or after this script did, in whole milliseconds: one more makes up for
+-- that. Never an absolute time: a script that takes longer than a window would
+-- delete what it has just written.
+local function lifetime(span)
+    return digits(ceil(span / 1000) + 1)
 end
 
 
@@ -130,25 +145,18 @@ local function foreign(key, what)
 end
 
 
--- Takes a value of this many bytes apart: a time, and what else it has. What
--- does not look like one is not touched.
+-- Takes a value of this many bytes apart: a time, and one or two counts. What
+-- does not look like that is not touched.
 local function unpack_value(layout, size, value, key, what)
     if #value ~= size then
         foreign(key, what)
     end
     local time, first, second = unpack_struct(layout, value)
-    if time % 1 ~= 0 or time > MAX_LIMIT then
+    if not (time >= 0 and time <= MAX_LIMIT and time % 1 == 0
+        and first >= 0 and first <= MAX_LIMIT and second >= 0 and second <= MAX_LIMIT) then
         foreign(key, what)
     end
     return time, first, second
-end
-
-
-local function check_log_cost(cost, limit)
-    if cost > MAX_LOG_COST and cost <= limit then
-        error("a cost of " .. digits(cost) .. " is above what a log takes at once, "
-            .. MAX_LOG_COST, 0)
-    end
 end
 
 

@@ -6,7 +6,8 @@ local function counter(limit, window)
 
     local window_start = now - now % window
     local window_overlap = window_start + window - now
-    local window_expiry = expiry(window_start + 2 * window)
+    local window_lifetime = lifetime(window_start + 2 * window - now)
+    local ahead = ahead_of(window)
 
     -- What look found: the counts, how much of the previous window overlaps,
     -- how far the clock is behind the window, and when all that ceases to
@@ -56,12 +57,10 @@ local function counter(limit, window)
             local estimate, left = muldiv(counted, overlap, window)
             room = room - (left > 0 and estimate + 1 or estimate)
         end
-        if cost <= room then
-            return room, 0
-        end
-
         local remaining = max(room, 0)
-        if cost > limit then
+        if cost <= remaining then
+            return remaining, 0
+        elseif cost > limit then
             return remaining, -1
         end
         local span
@@ -85,11 +84,11 @@ local function counter(limit, window)
     end
 
 
-    local function charge(key, cost, room)
+    local function charge(key, cost, remaining)
         current = current + cost
-        call("SET", key, pack(FORMAT, start, current, previous), "PXAT",
-            start == window_start and window_expiry or expiry(start + 2 * window))
-        return room - cost, reset()
+        call("SET", key, pack(FORMAT, start, current, previous), "PX",
+            behind == 0 and window_lifetime or lifetime(start + 2 * window - now))
+        return remaining - cost, reset()
     end
 
 

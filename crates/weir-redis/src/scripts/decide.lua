@@ -65,7 +65,13 @@ local function decide(ask, before)
     local cost, limits = ask.cost, ask.limits
     local allowed, place = 1, replied + 1
     for i = 1, limits do
-        local remaining, wait = ask[i].look(KEYS[before + i], cost)
+        local key = KEYS[before + i]
+        for j = 1, i - 1 do
+            if key == KEYS[before + j] then
+                error("the keys of a request must differ", 0)
+            end
+        end
+        local remaining, wait = ask[i].look(key, cost)
         reply[place + 1], reply[place + 2] = remaining, wait
         place = place + 3
         if wait ~= 0 then
@@ -85,7 +91,7 @@ local function decide(ask, before)
             reply[place + 3] = reset
             -- A key that has lost its time to live gets it back.
             if expires and call("PTTL", key) == -1 then
-                call("PEXPIREAT", key, expiry(expires))
+                call("PEXPIRE", key, lifetime(expires - now))
             end
         end
         place = place + 3
@@ -118,9 +124,11 @@ for i = 2, requests do
     local ask = asks[ARGV[i]]
     local ok, problem = pcall(decide, ask, before)
     if not ok then
-        -- A table since Redis 7, a string before.
+        -- A table since Redis 7; before, a string that tells of the script's
+        -- line before the error's own code.
+        problem = type(problem) == "table" and problem.err or tostring(problem)
         reply[replied + 1] = -1
-        reply[replied + 2] = type(problem) == "table" and problem.err or tostring(problem)
+        reply[replied + 2] = problem:gsub("^@?user_script: ?%d+: %-?", ""):gsub("%s+$", "")
         replied = replied + 2
         for place = replied + 1, replied + 3 * ask.limits do
             reply[place] = nil

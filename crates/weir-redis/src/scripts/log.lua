@@ -8,15 +8,21 @@ local MEMBERS = 10000000000000
 -- Members for one ZADD: Lua's stack bounds what unpack may return.
 local CHUNK = 1000
 
+-- Expired members that one charge removes, at most, beside those that it makes
+-- room for.
+local REMOVED = 1000
+
 -- Members made in this call.
 local members = 0
 
 
 local function log(limit, window)
+    local dearest = min(limit, MAX_LOG_COST)
+    local ahead = ahead_of(window)
     local now_digits, ahead_digits = digits(now), digits(ahead)
     local cutoff = digits(now - window)
     local after_cutoff = "(" .. cutoff
-    local window_expiry = expiry(now + window)
+    local window_lifetime = lifetime(window)
 
     -- What look found: the entries that count, and the newest of all if it was
     -- asked for.
@@ -39,18 +45,26 @@ local function log(limit, window)
     end
 
 
+    local function newest_time(key)
+        local time = entry_time(key, 0)
+        if time and not (time >= 0 and time <= MAX_LIMIT) then
+            foreign(key, "a sliding log")
+        end
+        return time
+    end
+
+
     local function look(key, cost)
-        check_log_cost(cost, limit)
         count, newest = call("ZCOUNT", key, after_cutoff, ahead_digits), nil
         local remaining = max(limit - count, 0)
-        if cost > limit then
+        if cost > dearest then
             return remaining, -1
-        elseif count <= limit - cost then
+        elseif cost <= remaining then
             return remaining, 0
         end
 
         -- Room is made when all but the newest `limit - cost` have left.
-        newest = entry_time(key, 0)
+        newest = newest_time(key)
         local newer = limit - cost + uncounted(key)
         local leaving = newer == 0 and newest or entry_time(key, newer)
         return remaining, min(leaving + window - now, window)
@@ -64,18 +78,22 @@ local function log(limit, window)
 
 
     -- Records `cost` units. A number may still be in use by another unit, if
-    -- the clock was set back or the numbers began again: NX skips it for the
-    -- next.
+    -- the clock was set back or the numbers began again: NX passes it over, and
+    -- the next ones are looked for further and further on.
     local function record(key, cost)
-        while cost == 1 do
-            cost = cost - call("ZADD", key, "NX", now_digits, member())
-        end
-        while cost > 0 do
+        local step = 1
+        while true do
             local entries = {}
             for i = 1, 2 * min(cost, CHUNK), 2 do
                 entries[i], entries[i + 1] = now_digits, member()
             end
-            cost = cost - call("ZADD", key, "NX", unpack(entries))
+            local added = call("ZADD", key, "NX", unpack(entries))
+            cost = cost - added
+            if cost == 0 then
+                return
+            elseif 2 * added < #entries then
+                members, step = members + step, min(step * 2, CHUNK)
+            end
         end
     end
 
@@ -85,20 +103,29 @@ local function log(limit, window)
         -- refuses ZADD unless the script has written before, and it should.
         local gone = call("ZCARD", key) - count
         if gone > 0 then
-            local expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
+            local expired
+            if gone <= REMOVED then
+                expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
+            else
+                -- Not all at once: the server does nothing else meanwhile.
+                expired = call("ZCOUNT", key, "-inf", cutoff)
+                call("ZREMRANGEBYRANK", key, "0", digits(min(expired, REMOVED + cost) - 1))
+            end
             if expired < gone then
                 call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
             end
         end
 
-        record(key, cost)
-        call("PEXPIREAT", key, window_expiry)
+        if cost > 1 or call("ZADD", key, "NX", now_digits, member()) == 0 then
+            record(key, cost)
+        end
+        call("PEXPIRE", key, window_lifetime)
         return remaining - cost, window
     end
 
 
     local function rest(key)
-        newest = newest or entry_time(key, 0)
+        newest = newest or newest_time(key)
         if not newest then
             return 0, nil
         end

@@ -48,7 +48,8 @@ local function quota(limit, period)
 
 
     local this_start, this_stop = bounds(now)
-    local this_expiry = expiry(this_stop)
+    local this_lifetime = lifetime(this_stop - now)
+    local ahead = ahead_of(this_stop - this_start)
 
     -- What look found: the period, its count, and when that ceases to matter.
     local start, stop, count, expires
@@ -81,20 +82,20 @@ local function quota(limit, period)
 
     local function look(key, cost)
         read(key)
-        local room = limit - count
-        if cost <= room then
-            return room, 0
+        local remaining = max(limit - count, 0)
+        if cost <= remaining then
+            return remaining, 0
         elseif cost > limit then
-            return max(room, 0), -1
+            return remaining, -1
         end
-        return max(room, 0), left()
+        return remaining, left()
     end
 
 
-    local function charge(key, cost, room)
-        call("SET", key, pack(FORMAT, start, count + cost), "PXAT",
-            start == this_start and this_expiry or expiry(stop))
-        return room - cost, left()
+    local function charge(key, cost, remaining)
+        call("SET", key, pack(FORMAT, start, count + cost), "PX",
+            start == this_start and this_lifetime or lifetime(stop - now))
+        return remaining - cost, left()
     end
 
 

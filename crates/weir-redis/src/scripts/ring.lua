@@ -15,14 +15,15 @@ local function ring(limit, window)
     local BLOCK = 16
 
     -- The most units that are recorded: 128 MiB, which the server copies as a
-    -- whole now and then.
+    -- whole now and then. A limit above that is better kept by another algorithm.
     local MAX_UNITS = 16777216
 
     -- One byte more than a whole small string.
     local SMALL_END = digits(8 * SMALL)
 
-    local cutoff = now - window
-    local window_expiry = expiry(now + window)
+    local dearest = min(limit, MAX_LOG_COST)
+    local cutoff, ahead = now - window, ahead_of(window)
+    local window_lifetime = lifetime(window)
     local now_packed = pack("<d", now)
 
     -- What look found: the string, or its beginning; of a ring its oldest slot
@@ -81,14 +82,14 @@ local function ring(limit, window)
         else
             magic = nil
         end
-        if magic ~= MAGIC or newest and (newest % 1 ~= 0 or newest > MAX_LIMIT) then
+        if magic ~= MAGIC
+            or newest and not (newest >= 0 and newest <= MAX_LIMIT and newest % 1 == 0) then
             foreign(key, "a compact log")
         end
     end
 
 
     local function look(key, cost)
-        check_log_cost(cost, limit)
         read(key)
         first, stop = 0, total
         if total > 0 then
@@ -99,49 +100,62 @@ local function ring(limit, window)
         end
         local count = stop - first
         local remaining = max(limit - count, 0)
-        if cost > limit then
+        if cost > dearest then
             return remaining, -1
+        elseif cost > remaining then
+            -- Room is made when all but the newest `limit - cost` have left.
+            local leaving = at(key, stop - 1 - (limit - cost))
+            return remaining, min(leaving + window - now, window)
         elseif count + cost > MAX_UNITS then
-            error("a compact log holds at most " .. MAX_UNITS .. " units", 0)
-        elseif count <= limit - cost then
-            return remaining, 0
+            error("a compact log holds at most " .. MAX_UNITS .. " units: " .. key, 0)
         end
-        -- Room is made when all but the newest `limit - cost` have left.
-        local leaving = at(key, stop - 1 - (limit - cost))
-        return remaining, min(leaving + window - now, window)
+        return remaining, 0
     end
 
 
-    -- The times that count, as one string.
-    local function slice(key)
+    -- Calls `each` with where a run of slots from index i on begins and ends, in
+    -- bytes: one or, across the end of the ring, two.
+    local function each_run(i, count, each)
+        local from = (head + i) % slots
+        local fitting = min(count, slots - from)
+        if fitting > 0 then
+            each(HEAD + 8 * from, HEAD + 8 * (from + fitting))
+        end
+        if fitting < count then
+            each(HEAD, HEAD + 8 * (count - fitting))
+        end
+    end
+
+
+    -- The times from index i up to but not including j, as one string.
+    local function slice(key, i, j)
         if not slots then
-            return sub(data, 8 * first + 1, 8 * stop)
+            return sub(data, 8 * i + 1, 8 * j)
         end
-        if first == stop then
-            return ""
-        end
-        local read_slots = function(from, to)
-            return call("GETRANGE", key, digits(HEAD + 8 * from), digits(HEAD + 8 * to - 1))
-        end
-        local from = (head + first) % slots
-        local to = from + stop - first
-        if to <= slots then
-            return read_slots(from, to)
-        end
-        return read_slots(from, slots) .. read_slots(0, to - slots)
+        local times = ""
+        each_run(i, j - i, function(from, to)
+            times = times .. call("GETRANGE", key, digits(from), digits(to - 1))
+        end)
+        return times
     end
 
 
-    -- Writes the times that count and `cost` new ones as a new string.
-    local function rewrite(key, cost)
-        local times = slice(key)
-        if newest and newest > now then
-            -- The clock stepped back: the new ones are not the newest.
-            local older = 8 * (min(count_until(key, now), stop) - first)
-            times = sub(times, 1, older) .. rep(now_packed, cost) .. sub(times, older + 1)
-        else
-            times = times .. rep(now_packed, cost)
+    -- The new times and those that are newer, if the clock stepped back; and the
+    -- index from which on they stand.
+    local function new_times(key, cost)
+        local times = rep(now_packed, cost)
+        if not newest or newest <= now then
+            return times, stop
         end
+        local place = min(count_until(key, now), stop)
+        return times .. slice(key, place, stop), place
+    end
+
+
+    -- Writes the times that count and the new ones as a new string.
+    local function rewrite(key, cost)
+        local times, place = new_times(key, cost)
+        times = slice(key, first, place) .. times
 
         local units = #times / 8
         if units > SMALL then
@@ -150,27 +164,28 @@ local function ring(limit, window)
             times = pack(HEAD_FORMAT, 0, room, units, MAGIC, last) .. times
                 .. rep("\0", 8 * (room - units))
         end
-        call("SET", key, times, "PXAT", window_expiry)
+        call("SET", key, times, "PX", window_lifetime)
     end
 
 
     -- Whether the ring as it is takes so many times, and is not too large.
     local function fits(units)
         return slots and units > SMALL and units <= slots and HEAD + 8 * slots <= 9 * units + 64
-            and stop == total and newest <= now
+            and stop == total
     end
 
 
+    -- Writes the new times into the ring.
     local function append(key, cost, units)
-        local to = (head + stop) % slots
-        local fitting = min(cost, slots - to)
-        call("SETRANGE", key, digits(HEAD + 8 * to), rep(now_packed, fitting))
-        if fitting < cost then
-            call("SETRANGE", key, digits(HEAD), rep(now_packed, cost - fitting))
-        end
+        local times, place = new_times(key, cost)
+        local written = 0
+        each_run(place, #times / 8, function(from, to)
+            call("SETRANGE", key, digits(from), sub(times, written + 1, written + to - from))
+            written = written + to - from
+        end)
         call("SETRANGE", key, "0",
-            pack(HEAD_FORMAT, (head + first) % slots, slots, units, MAGIC, now))
-        call("PEXPIREAT", key, window_expiry)
+            pack(HEAD_FORMAT, (head + first) % slots, slots, units, MAGIC, max(newest, now)))
+        call("PEXPIRE", key, window_lifetime)
     end
 
 

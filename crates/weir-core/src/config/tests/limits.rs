@@ -120,8 +120,8 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
     let several = |items| ("limits", Value::List(items));
     let plan = |plan: Value| ("plans", table([("gold", plan)]));
     let first = || table([("limit", text("5/10s"))]);
-    let same = "must have the algorithm and window of the policy's own, \
-                so that a client whose plan changes keeps what it has used";
+    let same = "algorithm and window must be the same, so that a client whose plan changes keeps \
+                what it has used";
     for (policy, message) in [
         (
             table([one(), ("algorithm", text("leaky"))]),
@@ -172,8 +172,8 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
         ),
         (
             table([several(vec![first(), first()])]),
-            "policies.api.limits[2]: is of the same algorithm and window as limits[1]: the \
-             smaller says all"
+            "policies.api.limits[2]: has the algorithm and window of limits[1], and so its key; \
+             write another window, as \"100/2s\" for \"50/1s\""
                 .to_owned(),
         ),
         (
@@ -186,7 +186,7 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
         ),
         (
             table([("limits", text("5/10s"))]),
-            "policies.api.limits: must be a list of tables, not a string".to_owned(),
+            "policies.api.limits: must be a list of tables, as { { limit = \"5/1m\" } }, not a string".to_owned(),
         ),
         (
             table([several(vec![text("5/10s")])]),
@@ -219,10 +219,19 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
             table([one(), plan(number(5))]),
             "policies.api.plans.gold: must be a string or a table, not a number".to_owned(),
         ),
-        (table([one(), plan(text("50/1m"))]), format!("policies.api.plans.gold.limit: {same}")),
+        (
+            table([one(), plan(text("50/1m"))]),
+            format!(
+                "policies.api.plans.gold.limit: is a log:1m, and the policy's own limit a \
+                 log:10s: {same}"
+            ),
+        ),
         (
             table([one(), plan(limit("50/10s", "compact-log", []))]),
-            format!("policies.api.plans.gold.limit: {same}"),
+            format!(
+                "policies.api.plans.gold.limit: is a ring:10s, and the policy's own limit a \
+                 log:10s: {same}"
+            ),
         ),
         (
             table([one(), plan(text("0/10s"))]),
@@ -232,7 +241,7 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
         ),
         (
             table([one(), plan(table([several(vec![first(), first()])]))]),
-            "policies.api.plans.gold.limits: must be as many as the policy's, 1".to_owned(),
+            "policies.api.plans.gold.limits: must be as many as the policy's: 1, not 2".to_owned(),
         ),
         (
             table([several(vec![first(), limit("5/day", "quota", [])]), plan(text("5/10s"))]),
@@ -245,7 +254,10 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
                 several(vec![first(), limit("5/day", "quota", [])]),
                 plan(table([several(vec![first(), limit("5/hour", "quota", [])])])),
             ]),
-            format!("policies.api.plans.gold.limits[2].limit: {same}"),
+            format!(
+                "policies.api.plans.gold.limits[2].limit: is a quota:hour, and the policy's own \
+                 limit a quota:day: {same}"
+            ),
         ),
         (
             table([one(), ("bucket", text("a:b"))]),
@@ -254,5 +266,36 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
         ),
     ] {
         assert_eq!(refusal(with_policy(policy)), message);
+    }
+}
+
+/// What one policy's rate refills, another's could not hold against a client.
+#[test]
+fn a_token_bucket_that_is_shared_has_one_rate() {
+    let config = |a: Value, b: Value| {
+        let redis = table([("url", text("redis://localhost"))]);
+        table([("redis", redis), ("policies", table([("a", a), ("b", b)]))])
+    };
+    let shared = |rate: &str, algorithm: &str, burst: Option<u64>| {
+        let fields = [("bucket", text("x"))].into_iter();
+        let burst = burst.map(|burst| ("burst", number(burst)));
+        let fields: Vec<_> = fields.chain(burst).collect();
+        let Value::Table(mut table) = limit(rate, algorithm, []) else { unreachable!() };
+        table.extend(fields.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        Value::Table(table)
+    };
+    let bucket = |rate: &str, burst: u64| shared(rate, "token-bucket", Some(burst));
+    assert_eq!(
+        refusal(config(bucket("5/10s", 8), bucket("50/10s", 80))),
+        "policies.b.bucket: \"x\": a token bucket that is shared has one rate, but here it has \
+         50/10s and in policies.a 5/10s; burst may differ"
+    );
+    for (a, b) in [
+        (bucket("5/10s", 8), bucket("5/10s", 80)),
+        (bucket("5/10s", 8), bucket("50/20s", 8)),
+        (shared("5/10s", "sliding-log", None), shared("50/10s", "sliding-log", None)),
+        (bucket("5/10s", 8), limit("50/10s", "token-bucket", [])),
+    ] {
+        assert!(Config::check(config(a, b)).is_ok());
     }
 }
