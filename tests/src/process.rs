@@ -1,7 +1,8 @@
 //! Processes and ports.
 
 use std::net::TcpListener;
-use std::process::Child;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// A port that is free now.
@@ -14,6 +15,19 @@ pub fn free_port() -> u16 {
 pub fn signal(pid: u32, signal: libc::c_int) {
     // SAFETY: kill takes numbers and touches no memory of ours.
     unsafe { libc::kill(pid as libc::pid_t, signal) };
+}
+
+/// Has a command take Ctrl-C as one in a terminal does: what a shell runs in the
+/// background ignores it, and its children cannot do otherwise.
+pub fn heed_ctrl_c(command: &mut Command) -> &mut Command {
+    let heed = || {
+        // SAFETY: signal is async-signal-safe, as what runs between fork and
+        // exec must be, and installs no handler of ours.
+        unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(heed) }
 }
 
 /// Whether the process is there and not a zombie.

@@ -293,6 +293,20 @@ fn what_has_expired_is_removed_little_by_little() {
     }
 }
 
+/// Of many that are too far ahead to count, none that counts is removed.
+#[test]
+fn what_was_written_by_another_clock_takes_nothing_along() {
+    for rule in ["log 1000000/1h", "ring 1000000/1h"] {
+        let (_redis, mut script) = each(&[rule]);
+        assert!(script.decide(at(0), 0, "client", 3).allowed);
+        assert!(script.decide(at(70_000), 0, "client", 2_000).allowed);
+        assert_eq!(script.decide(at(1), 0, "client", 0).limits[0].remaining, 999_997, "{rule}");
+        assert_eq!(script.decide(at(2), 0, "client", 1).limits[0].remaining, 999_996, "{rule}");
+        assert_eq!(script.decide(at(3), 0, "client", 0).limits[0].remaining, 999_996, "{rule}");
+        assert_eq!(script.decide(at(70_000), 0, "client", 0).limits[0].remaining, 999_996);
+    }
+}
+
 /// A ring has an end; below it, it refuses as any log.
 #[test]
 fn a_compact_log_ends_at_sixteen_million_units() {

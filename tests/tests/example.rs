@@ -20,7 +20,7 @@ fn a_newcomer_sees_429_with_honest_headers_and_ctrl_c_stops_everything() {
         std::fs::write(dir.path().join(file), text).unwrap();
     }
     let redis_port = process::free_port();
-    let mut run = Command::new(top.join("scripts/run.sh"))
+    let mut run = process::heed_ctrl_c(&mut Command::new(top.join("scripts/run.sh")))
         .env("CONF", dir.path().join("nginx.conf"))
         .env("REDIS_PORT", redis_port.to_string())
         .stdout(Stdio::null())
@@ -46,6 +46,8 @@ fn a_newcomer_sees_429_with_honest_headers_and_ctrl_c_stops_everything() {
     assert!(client.get("/weir/stats").body.contains("redis up\n"));
     assert!(!client.get("/").has_limit_headers());
 
+    // Twice: one that is impatient leaves nothing behind either.
+    process::signal(run.id(), libc::SIGINT);
     process::end(&mut run, libc::SIGINT);
     assert!(client.try_ask("GET", "/", &[]).is_err(), "nginx still answers");
     assert!(std::net::TcpStream::connect(("127.0.0.1", redis_port)).is_err(), "Redis still runs");

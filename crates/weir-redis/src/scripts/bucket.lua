@@ -27,56 +27,53 @@ local function bucket(limit, window, burst)
     end
     local ahead = ahead_of(whole)
 
-    -- What look found: what is missing of all that was ever taken, and when it
-    -- was so, which is now unless the clock stepped back; what is missing of
-    -- this burst; and when what is stored ceases to matter.
+    -- What look found: what was stored; what is missing of all that was ever
+    -- taken, and when it was so, which is now unless the clock stepped back; and
+    -- what is missing of this burst.
+    local stored_time, stored, stored_part
     local time, owed, owed_part
     local missing, part
-    local expires
 
 
-    -- When so much is refilled.
-    local function refilled(from, tokens, of_one)
-        return from + min(refill(tokens, of_one), MAX_WINDOW)
+    -- So much less, but no less than nothing.
+    local function less(tokens, of_one, gained, gained_part)
+        tokens, of_one = tokens - gained, of_one - gained_part
+        if of_one < 0 then
+            tokens, of_one = tokens - 1, of_one + window
+        end
+        if tokens < 0 then
+            return 0, 0
+        end
+        return tokens, of_one
     end
 
 
     local function read(key)
-        time, owed, owed_part, expires = now, 0, 0, nil
-        missing, part = 0, 0
+        time, owed, owed_part, missing, part = now, 0, 0, 0, 0
+        stored_time = nil
         local value = call("GET", key)
         if not value then
             return
         end
-        local stored, tokens, of_one = unpack_value(FORMAT, SIZE, value, key, "a token bucket")
-        expires = refilled(stored, tokens, of_one)
-        if stored > ahead then
+        stored_time, stored, stored_part =
+            unpack_value(FORMAT, SIZE, value, key, "a token bucket")
+        if stored_time > ahead then
             return
         end
 
-        local gained, more = 0, 0
-        if stored < now then
-            gained, more = muldiv(now - stored, limit, window)
+        local gained, gained_part = 0, 0
+        if stored_time < now then
+            gained, gained_part = muldiv(now - stored_time, limit, window)
         else
-            time = stored
+            time = stored_time
         end
-        local function less_gained(of, of_part)
-            of, of_part = of - gained, of_part - more
-            if of_part < 0 then
-                of, of_part = of - 1, of_part + window
-            end
-            if of < 0 then
-                return 0, 0
-            end
-            return of, of_part
-        end
-        owed, owed_part = less_gained(tokens, of_one)
-        if tokens < burst then
+        owed, owed_part = less(stored, stored_part, gained, gained_part)
+        if stored < burst then
             missing, part = owed, owed_part
         else
             -- A burst that was lowered meanwhile, by another plan for example,
             -- is not held against it for longer.
-            missing, part = less_gained(burst, 0)
+            missing, part = less(burst, 0, gained, gained_part)
         end
     end
 
@@ -112,14 +109,15 @@ local function bucket(limit, window, burst)
         if missing >= burst then
             missing, part = burst, 0
         end
-        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX",
-            lifetime(refilled(time, owed, owed_part) - now))
+        local span = time - now + min(refill(owed, owed_part), MAX_WINDOW)
+        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX", lifetime(span))
         return whole_tokens(), reset()
     end
 
 
     local function rest()
-        return reset(), expires
+        return reset(),
+            stored_time and stored_time + min(refill(stored, stored_part), MAX_WINDOW)
     end
 
 

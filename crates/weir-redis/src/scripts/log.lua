@@ -98,22 +98,30 @@ local function log(limit, window)
     end
 
 
+    -- Removes what has expired, and what is too far ahead of the clock to count.
+    local function forget(key, gone, cost)
+        local expired
+        if gone <= REMOVED then
+            expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
+        else
+            -- Not all at once: the server does nothing else meanwhile.
+            expired = call("ZCOUNT", key, "-inf", cutoff)
+            if expired > 0 then
+                call("ZREMRANGEBYRANK", key, "0", digits(min(expired, REMOVED + cost) - 1))
+            end
+        end
+        if expired < gone then
+            call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
+        end
+    end
+
+
     local function charge(key, cost, remaining)
         -- Only where there is something to remove: a server out of memory
         -- refuses ZADD unless the script has written before, and it should.
         local gone = call("ZCARD", key) - count
         if gone > 0 then
-            local expired
-            if gone <= REMOVED then
-                expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
-            else
-                -- Not all at once: the server does nothing else meanwhile.
-                expired = call("ZCOUNT", key, "-inf", cutoff)
-                call("ZREMRANGEBYRANK", key, "0", digits(min(expired, REMOVED + cost) - 1))
-            end
-            if expired < gone then
-                call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
-            end
+            forget(key, gone, cost)
         end
 
         if cost > 1 or call("ZADD", key, "NX", now_digits, member()) == 0 then
