@@ -17,6 +17,7 @@ local now = ngx.now
 local print = ngx.print
 local ERR = ngx.ERR
 local error = error
+local getmetatable = getmetatable
 local gsub = string.gsub
 local pairs = pairs
 local pcall = pcall
@@ -168,6 +169,9 @@ local function ask(policy, opts, in_full)
         if type(opts) ~= "table" then
             return nil, "bad_options", "opts must be a table, not a " .. type(opts)
         end
+        if getmetatable(opts) ~= nil then
+            return nil, "bad_options", "opts must be a plain table, without a metatable"
+        end
         local unknown = unknown_field(opts)
         if unknown ~= nil then
             return nil, "bad_options", "opts has an unknown field " .. tostring(unknown)
@@ -201,6 +205,7 @@ local function ask(policy, opts, in_full)
     if waiter.allowed == nil then
         return nil, waiter.reason
     end
+    waiter.cost = cost or 1
     return waiter
 end
 
@@ -256,9 +261,8 @@ local function decide(name, policy, opts, in_full)
     local outcome = waiter.allowed and "allowed" or "denied"
     decisions[outcome] = decisions[outcome] + 1
     if not waiter.allowed and not waiter.retry_after and is_due(policy, "never_fits") then
-        log(ERR, "weir: policy ", name, " can never admit a cost of ",
-            tostring(rawget(opts, "cost")), "; such requests are refused (told at most every ",
-            LOG_PAUSE, " s)")
+        log(ERR, "weir: policy ", name, " can never admit a cost of ", waiter.cost,
+            "; such requests are refused (told at most every ", LOG_PAUSE, " s)")
     end
     return waiter
 end

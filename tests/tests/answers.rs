@@ -204,15 +204,16 @@ fn many_requests_share_a_call() {
     let thaw = std::thread::spawn({
         let pid = redis.pid();
         move || {
-            sleep(Duration::from_millis(40));
+            sleep(Duration::from_millis(150));
             weir_tests::process::signal(pid, libc::SIGCONT);
         }
     });
-    let statuses = weir_tests::in_parallel(60, |_| nginx.client().get("/api").status);
+    // However slow the machine is, no more than 32 calls are under way at once.
+    let statuses = weir_tests::in_parallel(200, |_| nginx.client().get("/api").status);
     thaw.join().unwrap();
     assert!(statuses.iter().all(|&status| status == 200));
     let (batches, batched) = (calls().0 - before.0, calls().1 - before.1);
-    assert_eq!(batched, 60);
+    assert_eq!(batched, 200);
     assert!(batched > 2 * batches, "{batched} requests left in {batches} calls");
 }
 

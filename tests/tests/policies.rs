@@ -166,28 +166,30 @@ fn a_wrong_cost_or_plan_is_left_to_on_error() {
     let policies =
         "open = { limit = '1/1h' }, closed = { limit = '20000/1h', on_error = 'closed' }";
     let wrong = [
-        ("cost = -1", "the cost must be a whole number from 0 to 9007199254740991, not -1"),
-        ("cost = 1.5", "the cost must be a whole number from 0 to 9007199254740991, not 1.5"),
-        ("cost = 0/0", "the cost must be a whole number from 0 to 9007199254740991, not NaN"),
-        ("cost = 1/0", "the cost must be a whole number from 0 to 9007199254740991, not inf"),
+        ("{ cost = -1 }", "the cost must be a whole number from 0 to 9007199254740991, not -1"),
+        ("{ cost = 1.5 }", "the cost must be a whole number from 0 to 9007199254740991, not 1.5"),
+        ("{ cost = 0/0 }", "the cost must be a whole number from 0 to 9007199254740991, not NaN"),
+        ("{ cost = 1/0 }", "the cost must be a whole number from 0 to 9007199254740991, not inf"),
         (
-            "cost = 2^53",
+            "{ cost = 2^53 }",
             "the cost must be a whole number from 0 to 9007199254740991, not 90071992547409",
         ),
-        ("cost = '5'", "the cost must be a number, not a string"),
-        ("cost = {}", "the cost must be a number, not a table"),
-        ("plan = 5", "opts.plan must be a string or nil, not a number"),
-        ("colour = 1", "opts has an unknown field colour"),
+        ("{ cost = '5' }", "the cost must be a number, not a string"),
+        ("{ cost = {} }", "the cost must be a number, not a table"),
+        ("{ plan = 5 }", "opts.plan must be a string or nil, not a number"),
+        ("{ colour = 1 }", "opts has an unknown field colour"),
+        ("setmetatable({}, { __index = error })", "opts must be a plain table"),
+        ("'5'", "opts must be a table, not a string"),
     ];
     for (opts, message) in wrong {
-        let lua = |policy| format!("require('resty.weir').access('{policy}', {{ {opts} }})");
+        let lua = |policy| format!("require('resty.weir').access('{policy}', {opts})");
         let nginx = Nginx::start(
             &Conf::new(&redis.url(), policies)
                 .access("/open", &lua("open"))
                 .access("/closed", &lua("closed"))
                 .stats(),
         );
-        let reason = if opts.starts_with("cost") { "bad_cost" } else { "bad_options" };
+        let reason = if opts.contains("cost") { "bad_cost" } else { "bad_options" };
         for _ in 0..3 {
             let closed = nginx.client().get("/closed");
             assert_eq!((closed.status, closed.header("Retry-After")), (503, Some("1")), "{opts}");

@@ -110,7 +110,8 @@ fn step() -> impl Strategy<Value = Step> {
 fn expected_ttl(limit: &Limit, state: &State, now: Timestamp, is_charged: bool) -> Option<u64> {
     let expires = match (limit, state) {
         // A log that was written while the clock was behind it lives for one
-        // window from then on, by the same clock: long enough for every entry.
+        // window from then on: long enough for every entry, unless the clock
+        // jumps ahead again, which may cost one extra quota.
         (Limit::SlidingLog(rate) | Limit::CompactLog(rate), _) if is_charged => {
             Some(now + rate.window())
         }

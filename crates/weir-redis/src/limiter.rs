@@ -128,6 +128,14 @@ impl<O: Outlet> Limiter<O> {
                 watch.as_mut().reset(deadline.into());
                 watching = true;
             }
+            // What was left of the last batch goes before what is queued.
+            if takes && !asks.is_empty() {
+                match state {
+                    LinkState::Down => self.fail(asks.drain(..), Failure::Unreachable),
+                    _ => self.send(&mut asks),
+                }
+                continue;
+            }
             tokio::select! {
                 biased;
                 (flight, reply) = self.flights.landed(), if !self.flights.is_empty() => {
@@ -141,32 +149,30 @@ impl<O: Outlet> Limiter<O> {
                 () = sleep_until(self.hope_until.into()), if state == LinkState::Connecting => {
                     self.give_up_hope(format!("no answer within {:?}", self.patience));
                 }
-                taken = queue.recv_many(&mut asks, MAX_BATCH), if takes => {
+                taken = queue.recv_many(&mut asks, MAX_BATCH), if takes && asks.is_empty() => {
                     if taken == 0 {
                         break;
-                    }
-                    match state {
-                        LinkState::Down => self.fail(asks.drain(..), Failure::Unreachable),
-                        _ => self.send(&mut asks),
                     }
                 }
             }
         }
     }
 
+    /// Sends what fits into one call, and leaves the rest.
     fn send(&mut self, asks: &mut Vec<Ask>) {
         let now = Instant::now();
         // Whoever asked has given up on these; they are not charged.
         self.fail(asks.extract_if(.., |ask| ask.deadline <= now), Failure::Timeout);
-        while !asks.is_empty() {
-            let left = asks.split_off(batch::fitting(&self.rules, asks));
-            let asks = std::mem::replace(asks, left);
-            let call = Batch::new(&self.prefix, &self.rules, &asks).evalsha();
-            self.health.batches.fetch_add(1, Relaxed);
-            self.health.batched.fetch_add(asks.len() as u64, Relaxed);
-            self.launch(call, asks, false);
+        if asks.is_empty() {
+            return;
         }
-        asks.reserve(MAX_BATCH);
+        let mut left = Vec::with_capacity(MAX_BATCH);
+        left.extend(asks.drain(batch::fitting(&self.rules, asks)..));
+        let asks = std::mem::replace(asks, left);
+        let call = Batch::new(&self.prefix, &self.rules, &asks).evalsha();
+        self.health.batches.fetch_add(1, Relaxed);
+        self.health.batched.fetch_add(asks.len() as u64, Relaxed);
+        self.launch(call, asks, false);
     }
 
     fn launch(&mut self, call: Cmd, asks: Vec<Ask>, brings_script: bool) {

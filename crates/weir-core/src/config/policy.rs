@@ -39,9 +39,10 @@ fn check_shared_rates(policy: &Policy, others: &[Policy]) -> Result<(), ConfigEr
     Ok(())
 }
 
-/// Those of its token buckets.
+/// Those of its token buckets, its plans' among them.
 fn rates(policy: &Policy) -> impl Iterator<Item = Rate> {
-    policy.limits.iter().filter_map(|limit| match limit {
+    let plans = policy.plans.iter().flat_map(|plan| &plan.limits);
+    policy.limits.iter().chain(plans).filter_map(|limit| match limit {
         Limit::TokenBucket(terms) => Some(terms.rate()),
         _ => None,
     })

@@ -8,10 +8,6 @@ local MEMBERS = 10000000000000
 -- Members for one ZADD: Lua's stack bounds what unpack may return.
 local CHUNK = 1000
 
--- Expired members that one charge removes, at most, beside those that it makes
--- room for.
-local REMOVED = 1000
-
 -- Members made in this call.
 local members = 0
 
@@ -99,17 +95,13 @@ local function log(limit, window)
 
 
     -- Removes what has expired, and what is too far ahead of the clock to count.
-    local function forget(key, gone, cost)
-        local expired
-        if gone <= REMOVED then
-            expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
-        else
-            -- Not all at once: the server does nothing else meanwhile.
-            expired = call("ZCOUNT", key, "-inf", cutoff)
-            if expired > 0 then
-                call("ZREMRANGEBYRANK", key, "0", digits(min(expired, REMOVED + cost) - 1))
-            end
+    local function forget(key, gone)
+        if count == 0 then
+            -- Freed in the background: there may be many.
+            call("UNLINK", key)
+            return
         end
+        local expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
         if expired < gone then
             call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
         end
@@ -121,7 +113,7 @@ local function log(limit, window)
         -- refuses ZADD unless the script has written before, and it should.
         local gone = call("ZCARD", key) - count
         if gone > 0 then
-            forget(key, gone, cost)
+            forget(key, gone)
         end
 
         if cost > 1 or call("ZADD", key, "NX", now_digits, member()) == 0 then

@@ -290,6 +290,13 @@ fn a_token_bucket_that_is_shared_has_one_rate() {
         "policies.b.bucket: \"x\": a token bucket that is shared has one rate, but here it has \
          50/10s and in policies.a 5/10s; burst may differ"
     );
+    let Value::Table(mut tiers) = bucket("5/10s", 8) else { unreachable!() };
+    tiers.insert("plans".to_owned(), table([("gold", text("50/10s"))]));
+    assert_eq!(
+        refusal(config(bucket("5/10s", 8), Value::Table(tiers))),
+        "policies.b.bucket: \"x\": a token bucket that is shared has one rate, but here it has \
+         50/10s and in policies.a 5/10s; burst may differ"
+    );
     for (a, b) in [
         (bucket("5/10s", 8), bucket("5/10s", 80)),
         (bucket("5/10s", 8), bucket("50/20s", 8)),
