@@ -236,6 +236,27 @@ fn a_cost_that_never_fits_is_refused_whatever_on_error_says() {
     nginx.assert_calm_log();
 }
 
+/// What one call cannot take leaves as the next: nothing is lost, and no call
+/// holds the server for longer than it must.
+#[test]
+fn dear_requests_leave_one_by_one() {
+    let redis = Redis::start();
+    let policies = "dear = { limit = '1000000/1h' }, cheap = { limit = '1000/1h' }";
+    let conf = open_to_queries(Conf::new(&redis.url(), policies), "/dear", "dear");
+    let conf = open_to_queries(conf, "/cheap", "cheap").stats();
+    let nginx = Nginx::start(&conf);
+    let answers = in_parallel(40, |index| {
+        let path = if index % 2 == 0 { "/dear?k=a&cost=5000" } else { "/cheap?k=a" };
+        told(&nginx.client().get(path))
+    });
+    assert!(answers.iter().all(|(status, ..)| *status == 200), "{answers:?}");
+    assert_eq!(told(&nginx.client().get("/dear?k=a&cost=0")), (200, 1_000_000, 900_000));
+    assert_eq!(told(&nginx.client().get("/cheap?k=a&cost=0")), (200, 1_000, 980));
+    assert_eq!(nginx.count("batched"), 42);
+    // Each dear one has a call of its own, or shares it with cheap ones only.
+    assert!(nginx.count("batches") >= 22, "{} calls", nginx.count("batches"));
+}
+
 /// C20: equal numbers are no common budget; a common bucket is.
 #[test]
 fn policies_share_a_budget_only_by_bucket() {
