@@ -8,6 +8,25 @@ use weir_core::limit::BucketRate;
 use weir_core::{KeyRule, Limit, OnError, Policy, Rate, Verdict};
 use weir_redis::{Ask, Batch, Rule, Source, decode};
 
+use crate::Redis;
+
+/// 2027-01-15 08:00:00 UTC, in microseconds: where windows of a second, a
+/// minute, an hour and eight hours begin.
+pub const START_US: u64 = 1_800_000_000_000_000;
+
+/// So many milliseconds later.
+pub fn at(millis: u64) -> u64 {
+    START_US + millis * 1_000
+}
+
+/// A Redis, and a caller of the script with one rule for each of these limits.
+pub fn each(limits: &[&str]) -> (Redis, Script) {
+    let redis = Redis::start();
+    let rules: Vec<Vec<Limit>> = limits.iter().map(|text| vec![limit(text)]).collect();
+    let script = Script::with(redis.connect(), &rules);
+    (redis, script)
+}
+
 /// A caller of the script with rules of one or more limits each. Rules are of
 /// one policy, so limits of the same algorithm and window share their keys.
 pub struct Script {

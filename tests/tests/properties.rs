@@ -7,10 +7,8 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use weir_core::decision::Wait;
 use weir_core::time::micros;
 use weir_core::{Limit, Timestamp};
-use weir_tests::script::limit;
+use weir_tests::script::{START_US, limit};
 use weir_tests::subject::{InRedis, Reference, Subject};
-
-const START_US: u64 = 1_800_000_000_000_000;
 
 /// Requests: microseconds since the one before, and cost. Windows are of some
 /// seconds, so that requests crowd about every boundary, and long enough for

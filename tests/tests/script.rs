@@ -6,13 +6,7 @@ use std::time::Duration;
 use redis::Value;
 use weir_core::decision::Wait;
 use weir_tests::Redis;
-use weir_tests::script::Script;
-
-const START_US: u64 = 1_800_000_000_000_000;
-
-fn at(millis: u64) -> u64 {
-    START_US + millis * 1_000
-}
+use weir_tests::script::{START_US, Script, at};
 
 fn admitted(script: &mut Script, now_us: u64, attempts: usize) -> usize {
     (0..attempts).filter(|_| script.decide(now_us, 0, "client", 1).allowed).count()

@@ -8,10 +8,7 @@ use weir_core::algorithm::{State, decide};
 use weir_core::limit::BucketRate;
 use weir_core::{Limit, Rate, Timestamp, Verdict};
 use weir_tests::Redis;
-use weir_tests::script::{KeyAfter, Script};
-
-/// 2027-01-15 08:00:00 UTC.
-const START_US: u64 = 1_800_000_000_000_000;
+use weir_tests::script::{KeyAfter, START_US, Script};
 
 /// How far the clock moves before a request, in microseconds.
 fn clock() -> impl Strategy<Value = i64> {
