@@ -1,7 +1,7 @@
 //! What a decision costs without nginx: the reference, and the script in Redis
 //! by algorithm, limit and batch size, with Redis's CPU and memory.
 //!
-//! Clients are at their limit all the time: each decision admits one unit just
+//! Clients are just below their limit all the time: each decision admits one unit
 //! as another leaves. The clock is the bench's own, so that this is so whatever
 //! the machine's speed. Compare rows of one run; machines are noisy.
 
@@ -121,7 +121,8 @@ impl Clients {
         let mut script = Script::with(redis.connect(), &[vec![*limit]]);
         let asks: Vec<Ask> =
             (0..CLIENTS).map(|client| script.ask(0, &format!("client-{client}"), 1)).collect();
-        let step_us = WINDOW_US / units;
+        // A sliding counter's estimate is rounded up: 98% of the limit always pass.
+        let step_us = WINDOW_US / units * 102 / 100;
         // A hundred heaps stand for the units of the window, one for each.
         let heap = units / 100;
         let mut now_us = START_US;
@@ -162,8 +163,7 @@ impl Clients {
         let after = (script_time(redis), cpu(redis));
 
         let decisions = calls * batch as u64;
-        // A counter's estimate refuses some at its limit.
-        assert!(admitted as u64 * 10 >= decisions * 9, "{admitted} of {decisions} admitted");
+        assert_eq!(admitted as u64, decisions, "some were refused");
         row.decisions += decisions;
         row.took += took;
         row.script += after.0 - before.0;
