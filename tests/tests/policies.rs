@@ -21,6 +21,13 @@ fn told(answer: &Answer) -> (u16, u64, u64) {
     (answer.status, number("RateLimit-Limit"), number("RateLimit-Remaining"))
 }
 
+/// An nginx with such a location for each of these policies.
+fn open_each(redis: &Redis, policies: &str, names: &[&str]) -> Nginx {
+    let conf = Conf::new(&redis.url(), policies);
+    let open = |conf, name: &&str| open_to_queries(conf, &format!("/{name}"), name);
+    Nginx::start(&names.iter().fold(conf, open))
+}
+
 #[test]
 fn each_algorithm_limits_and_tells_its_wait() {
     let redis = Redis::start();
@@ -139,10 +146,7 @@ fn a_cost_is_charged_whole_or_not_at_all() {
         bucket  = { limit = '10/1h', algorithm = 'token-bucket' },
         quota   = { limit = '10/month', algorithm = 'quota' },";
     let names = ["log", "ring", "counter", "bucket", "quota"];
-    let conf = names.iter().fold(Conf::new(&redis.url(), policies), |conf, name| {
-        open_to_queries(conf, &format!("/{name}"), name)
-    });
-    let nginx = Nginx::start(&conf);
+    let nginx = open_each(&redis, policies, &names);
     let client = nginx.client();
     for name in names {
         let of = |cost: &str| client.get(&format!("/{name}?k=a&cost={cost}"));
@@ -218,10 +222,7 @@ fn a_cost_that_never_fits_is_refused_whatever_on_error_says() {
         } },";
     let dear = [("bucket", 5), ("log", 10_001), ("log", 2_000_000), ("several", 16_000)];
     let names = ["bucket", "log", "several"];
-    let conf = names.iter().fold(Conf::new(&redis.url(), policies), |conf, name| {
-        open_to_queries(conf, &format!("/{name}"), name)
-    });
-    let nginx = Nginx::start(&conf);
+    let nginx = open_each(&redis, policies, &names);
     for (name, cost) in dear {
         let refused = nginx.client().get(&format!("/{name}?k=a&cost={cost}"));
         assert_eq!((refused.status, refused.number("RateLimit-Remaining") > 0), (429, true));

@@ -30,6 +30,24 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// The wait of a request of `cost` units where `most` can ever be had at
+    /// once and `remaining` can now; `until_room` tells when there is room, and
+    /// is asked only if there is none.
+    pub(crate) fn of(
+        cost: u64,
+        most: u64,
+        remaining: u64,
+        until_room: impl FnOnce() -> Duration,
+    ) -> Self {
+        if cost > most {
+            Wait::Forever
+        } else if cost <= remaining {
+            Wait::None
+        } else {
+            Wait::For(until_room())
+        }
+    }
+
     /// Whether the limit had room.
     pub fn is_none(self) -> bool {
         self == Wait::None

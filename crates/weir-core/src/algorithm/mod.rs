@@ -192,3 +192,43 @@ pub fn decide(limits: &[Limit], states: &mut [State], now: Timestamp, cost: u64)
     let charged = |standing| Standing { wait: Wait::None, ..standing };
     Verdict { allowed, limits: look(states, 0).into_iter().map(charged).collect() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::BucketRate;
+
+    /// One of each, of ten; and the wait of five when eight were admitted at
+    /// 08:00 UTC.
+    fn limits() -> [(Limit, Duration); 5] {
+        let rate = "10/60s".parse().expect("a rate");
+        let bucket = BucketRate::new(rate, 10).expect("a bucket");
+        [
+            (Limit::SlidingLog(rate), Duration::from_secs(60)),
+            (Limit::CompactLog(rate), Duration::from_secs(60)),
+            // When five of the eight overlap: 3/8 into the next window.
+            (Limit::SlidingCounter(rate), Duration::from_millis(82_500)),
+            (Limit::TokenBucket(bucket), Duration::from_secs(18)),
+            (Limit::Quota("10/day".parse().expect("a quota")), Duration::from_secs(16 * 3_600)),
+        ]
+    }
+
+    /// C26: a refused cost takes nothing, one that never fits waits for ever,
+    /// zero only looks.
+    #[test]
+    fn a_cost_is_charged_whole_or_not_at_all() {
+        let now = Timestamp::from_micros(1_800_000_000_000_000);
+        for (limit, wait) in limits() {
+            let mut states = [State::new(&limit)];
+            let mut of = |cost| decide(&[limit], &mut states, now, cost).limits[0];
+            assert_eq!((of(8).wait, of(0).remaining), (Wait::None, 2), "{limit:?}");
+            assert_eq!(of(5).wait, Wait::For(wait), "{limit:?}");
+            assert_eq!(of(11).wait, Wait::Forever, "{limit:?}");
+            assert_eq!((of(0).wait, of(0).remaining), (Wait::None, 2), "{limit:?}");
+            assert_eq!((of(2).wait, of(0).remaining), (Wait::None, 0), "{limit:?}");
+            if let [State::Log(log)] = &states {
+                assert_eq!(log.len(), 10);
+            }
+        }
+    }
+}

@@ -66,13 +66,7 @@ impl Ledger for QuotaCounter {
         let left = end.since(now).min(end.since(start));
 
         let remaining = limit.saturating_sub(count);
-        let wait = if cost > limit {
-            Wait::Forever
-        } else if cost <= remaining {
-            Wait::None
-        } else {
-            Wait::For(left)
-        };
+        let wait = Wait::of(cost, limit, remaining, || left);
         let reset = if count == 0 { Duration::ZERO } else { left };
         Standing { limit, remaining, wait, reset }
     }
@@ -113,17 +107,6 @@ mod tests {
             assert!(!counter.look(quota, at(end - 1), 1).wait.is_none(), "{text}");
             assert_eq!(counter.decide(quota, at(end), 1).remaining, 4, "{text}");
         }
-    }
-
-    /// C26.
-    #[test]
-    fn a_cost_is_charged_whole_or_not_at_all() {
-        let (quota, mut counter) = (quota("10/day"), QuotaCounter::default());
-        assert_eq!(counter.decide(quota, at(0), 8).remaining, 2);
-        assert_eq!(counter.decide(quota, at(1), 5).remaining, 2);
-        assert_eq!(counter.decide(quota, at(1), 11).wait, Wait::Forever);
-        assert_eq!(counter.decide(quota, at(1), 0).remaining, 2);
-        assert_eq!(counter.decide(quota, at(1), 2).remaining, 0);
     }
 
     #[test]
