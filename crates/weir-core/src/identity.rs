@@ -3,8 +3,9 @@
 //! A key reads `PREFIX:{SOURCE=VALUE}:POLICY:ALGORITHM:WINDOW`, for example
 //! `weir:{$remote_addr=192.0.2.7}:api:log:1m`. SOURCE is the key template as
 //! the operator wrote it, empty for a key given at the request, so a header
-//! that says `192.0.2.7` is not the client of that address. The braces are
-//! Redis Cluster's hash tag: all limits of one request lie in one slot.
+//! that says `192.0.2.7` is not the client of that address. POLICY is
+//! `@BUCKET` where policies share one. The braces are Redis Cluster's hash tag:
+//! all limits of one request lie in one slot.
 //!
 //! SOURCE and VALUE are escaped ([`escape`]): no value can close the tag,
 //! reach into the next part or carry a control character. A value longer than
