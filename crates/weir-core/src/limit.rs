@@ -50,11 +50,29 @@ impl Limit {
         }
     }
 
+    /// The most units that may be charged at once after the fact, whether there
+    /// is room or not.
+    pub const fn max_charge(&self) -> u64 {
+        match self {
+            Self::SlidingLog(_) | Self::CompactLog(_) => MAX_LOG_COST,
+            Self::SlidingCounter(_) | Self::TokenBucket(_) | Self::Quota(_) => MAX_LIMIT,
+        }
+    }
+
     /// How many entries of its own a store makes for a request of this cost.
     pub fn entries(&self, cost: u64) -> u64 {
         match self {
             Self::SlidingLog(_) | Self::CompactLog(_) if cost <= self.max_cost() => cost,
             _ => 0,
+        }
+    }
+
+    /// How many entries a store makes or takes away at most, where so much is
+    /// charged after the fact or given back.
+    pub fn entries_afterwards(&self, cost: u64) -> u64 {
+        match self {
+            Self::SlidingLog(_) | Self::CompactLog(_) => cost.min(MAX_LOG_COST),
+            Self::SlidingCounter(_) | Self::TokenBucket(_) | Self::Quota(_) => 0,
         }
     }
 

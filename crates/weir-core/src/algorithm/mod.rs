@@ -21,6 +21,12 @@
 //! more: that costs at most one extra quota, and nobody is locked out for
 //! longer. While the clock is behind its state, waits are cut to the longest
 //! that the limit can ask for.
+//!
+//! What a request costs may be known only afterwards ([`charge_afterwards`]),
+//! and what it was charged may turn out not to be due ([`give_back`]). Charging
+//! afterwards finds no room and refuses nothing: counts may then be above the
+//! limit, and a bucket in debt. Giving back leaves no less recorded than if those
+//! units had never been charged, so that no guarantee is lost by it.
 
 use std::time::Duration;
 
@@ -54,9 +60,14 @@ pub trait Ledger: Default {
     /// it is charged. Changes nothing.
     fn look(&self, terms: Self::Terms, now: Timestamp, cost: u64) -> Standing;
 
-    /// Records `cost` units admitted at `now`, for which [`look`](Self::look)
-    /// found room.
+    /// Records `cost` units at `now`, whether [`look`](Self::look) finds room for
+    /// them or not.
     fn charge(&mut self, terms: Self::Terms, now: Timestamp, cost: u64);
+
+    /// Gives back, at `now`, what of `cost` units that were charged at
+    /// `charged_at` is still recorded. Nothing goes below zero, and what has left,
+    /// was refilled or is of another period stays as it is.
+    fn refund(&mut self, terms: Self::Terms, now: Timestamp, cost: u64, charged_at: Timestamp);
 
     /// From when on what is recorded says nothing more; `None` if nothing is
     /// recorded.
@@ -135,6 +146,29 @@ impl State {
         }
     }
 
+    /// [`Ledger::refund`].
+    ///
+    /// # Panics
+    ///
+    /// If the limit is of another algorithm than the state.
+    pub fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64, charged_at: Timestamp) {
+        match (self, limit) {
+            (Self::Log(log), Limit::SlidingLog(rate) | Limit::CompactLog(rate)) => {
+                log.refund(*rate, now, cost, charged_at);
+            }
+            (Self::Counter(counter), Limit::SlidingCounter(rate)) => {
+                counter.refund(*rate, now, cost, charged_at);
+            }
+            (Self::Bucket(bucket), Limit::TokenBucket(terms)) => {
+                bucket.refund(*terms, now, cost, charged_at);
+            }
+            (Self::Quota(counter), Limit::Quota(quota)) => {
+                counter.refund(*quota, now, cost, charged_at);
+            }
+            _ => mismatch(limit),
+        }
+    }
+
     /// [`Ledger::expires`].
     ///
     /// # Panics
@@ -178,10 +212,8 @@ fn mismatch(limit: &Limit) -> ! {
 ///
 /// If a state is of another algorithm than its limit.
 pub fn decide(limits: &[Limit], states: &mut [State], now: Timestamp, cost: u64) -> Verdict {
-    let look = |states: &[State], cost| -> Vec<Standing> {
-        limits.iter().zip(states).map(|(limit, state)| state.look(limit, now, cost)).collect()
-    };
-    let before = look(states, cost);
+    let before: Vec<Standing> =
+        limits.iter().zip(&*states).map(|(limit, state)| state.look(limit, now, cost)).collect();
     let allowed = before.iter().all(|standing| standing.wait.is_none());
     if !allowed || cost == 0 {
         return Verdict { allowed, limits: before };
@@ -189,8 +221,93 @@ pub fn decide(limits: &[Limit], states: &mut [State], now: Timestamp, cost: u64)
     for (limit, state) in limits.iter().zip(states.iter_mut()) {
         state.charge(limit, now, cost);
     }
-    let charged = |standing| Standing { wait: Wait::None, ..standing };
-    Verdict { allowed, limits: look(states, 0).into_iter().map(charged).collect() }
+    standings(limits, states, now)
+}
+
+/// Charges, at `now`, a request that has passed the `cost` units (1 to
+/// [`MAX_LIMIT`](crate::rate::MAX_LIMIT)) that it was found to cost, whether there
+/// is room or not. The verdict is never a refusal, and tells where the limits
+/// stand afterwards. `None` if a limit cannot record so much at once
+/// ([`Limit::max_charge`]): then nothing is charged.
+///
+/// ```
+/// use std::time::Duration;
+/// use weir_core::algorithm::{State, charge_afterwards, decide};
+/// use weir_core::decision::Wait;
+/// use weir_core::{Limit, Timestamp};
+///
+/// let limits = [Limit::SlidingLog("5/10s".parse().unwrap())];
+/// let mut states = limits.each_ref().map(State::new);
+/// let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+///
+/// assert!(decide(&limits, &mut states, at(0), 1).allowed);
+/// let charged = charge_afterwards(&limits, &mut states, at(1), 7).unwrap();
+/// assert_eq!(charged.limits[0].remaining, 0);
+/// // Eight are recorded, and all but four of them must leave.
+/// let refused = decide(&limits, &mut states, at(2), 1);
+/// assert_eq!(refused.limits[0].wait, Wait::For(Duration::from_secs(9)));
+/// ```
+///
+/// # Panics
+///
+/// If a state is of another algorithm than its limit.
+pub fn charge_afterwards(
+    limits: &[Limit],
+    states: &mut [State],
+    now: Timestamp,
+    cost: u64,
+) -> Option<Verdict> {
+    if limits.iter().any(|limit| cost > limit.max_charge()) {
+        return None;
+    }
+    for (limit, state) in limits.iter().zip(states.iter_mut()) {
+        state.charge(limit, now, cost);
+    }
+    Some(standings(limits, states, now))
+}
+
+/// Gives back, at `now`, what of `cost` units (from 1) that were charged at
+/// `charged_at` is still recorded ([`Ledger::refund`]). The verdict is never a
+/// refusal, and tells where the limits stand afterwards.
+///
+/// ```
+/// use weir_core::algorithm::{State, decide, give_back};
+/// use weir_core::{Limit, Timestamp};
+///
+/// let limits = [Limit::SlidingLog("2/10s".parse().unwrap())];
+/// let mut states = limits.each_ref().map(State::new);
+/// let at = |second: u64| Timestamp::from_micros(second * 1_000_000);
+///
+/// assert!(decide(&limits, &mut states, at(0), 1).allowed);
+/// assert!(decide(&limits, &mut states, at(4), 1).allowed);
+/// let given = give_back(&limits, &mut states, at(5), 1, at(0));
+/// assert_eq!(given.limits[0].remaining, 1);
+/// // Once: that of second 4 is another's.
+/// let again = give_back(&limits, &mut states, at(5), 1, at(0));
+/// assert_eq!(again.limits[0].remaining, 1);
+/// ```
+///
+/// # Panics
+///
+/// If a state is of another algorithm than its limit.
+pub fn give_back(
+    limits: &[Limit],
+    states: &mut [State],
+    now: Timestamp,
+    cost: u64,
+    charged_at: Timestamp,
+) -> Verdict {
+    for (limit, state) in limits.iter().zip(states.iter_mut()) {
+        state.refund(limit, now, cost, charged_at);
+    }
+    standings(limits, states, now)
+}
+
+/// What is told of a request that was admitted: where its limits stand, and no
+/// wait.
+fn standings(limits: &[Limit], states: &[State], now: Timestamp) -> Verdict {
+    let stands = |(limit, state): (&Limit, &State)| state.look(limit, now, 0);
+    Verdict { allowed: true, limits: limits.iter().zip(states).map(stands).collect() }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use super::{Ledger, clock_skew};
 use crate::Timestamp;
 use crate::decision::{Standing, Wait};
 use crate::limit::Quota;
+use crate::rate::MAX_LIMIT;
 
 /// Units admitted in a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +74,16 @@ impl Ledger for QuotaCounter {
 
     fn charge(&mut self, quota: Quota, now: Timestamp, cost: u64) {
         *self = self.at(quota, now);
-        self.count += cost;
+        self.count = (self.count + cost).min(MAX_LIMIT);
+    }
+
+    fn refund(&mut self, quota: Quota, now: Timestamp, cost: u64, charged_at: Timestamp) {
+        let mut counter = self.at(quota, now);
+        let end = quota.period().end(counter.start);
+        if (counter.start..end).contains(&charged_at) && counter.count > 0 {
+            counter.count = counter.count.saturating_sub(cost);
+            *self = counter;
+        }
     }
 
     fn expires(&self, quota: Quota) -> Option<Timestamp> {

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use super::{Ledger, clock_skew};
 use crate::decision::{Standing, Wait};
+use crate::rate::MAX_LIMIT;
 use crate::time::micros;
 use crate::{Rate, Timestamp};
 
@@ -106,7 +107,23 @@ impl Ledger for SlidingCounter {
 
     fn charge(&mut self, rate: Rate, now: Timestamp, cost: u64) {
         *self = self.at(rate, now);
-        self.current += cost;
+        self.current = (self.current + cost).min(MAX_LIMIT);
+    }
+
+    fn refund(&mut self, rate: Rate, now: Timestamp, cost: u64, charged_at: Timestamp) {
+        let mut counter = self.at(rate, now);
+        let end = counter.start + rate.window();
+        let count = if (counter.start..end).contains(&charged_at) {
+            &mut counter.current
+        } else if charged_at < counter.start && charged_at + rate.window() >= counter.start {
+            &mut counter.previous
+        } else {
+            return;
+        };
+        if *count > 0 {
+            *count = count.saturating_sub(cost);
+            *self = counter;
+        }
     }
 
     fn expires(&self, rate: Rate) -> Option<Timestamp> {

@@ -93,6 +93,19 @@ impl Ledger for SlidingLog {
         self.entries.splice(place..place, (0..cost).map(|_| now));
     }
 
+    /// Entries of one time are alike, so any of them will do. One of another time
+    /// will not: a newer one would have counted for longer, and more would pass
+    /// when these would have left.
+    fn refund(&mut self, rate: Rate, now: Timestamp, cost: u64, charged_at: Timestamp) {
+        let live = self.live(rate, now);
+        let entries = &self.entries[live.clone()];
+        let first = entries.partition_point(|&entry| entry < charged_at);
+        let behind = entries.partition_point(|&entry| entry <= charged_at);
+        let given = (behind - first).min(usize::try_from(cost).unwrap_or(usize::MAX));
+        let first = live.start + first;
+        self.entries.drain(first..first + given);
+    }
+
     fn expires(&self, rate: Rate) -> Option<Timestamp> {
         self.entries.last().map(|&newest| newest + rate.window())
     }

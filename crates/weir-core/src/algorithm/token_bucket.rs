@@ -8,10 +8,13 @@
 //! stepped back from a client in debt, and keeps what a client has used where
 //! the rate changes.
 //!
+//! What is charged afterwards may be more than is in the bucket. It is then in
+//! debt, and the debt is refilled before anything passes.
+//!
 //! **Guarantee.** In any span of time no more is admitted than `burst` and what
-//! the rate refills in that span. **Memory.** Three numbers. **Not when** "N in
-//! any window" must hold: a full bucket and a window's refill are
-//! `burst + limit`.
+//! the rate refills in that span. **Memory.** Three numbers; four in debt.
+//! **Not when** "N in any window" must hold: a full bucket and a window's refill
+//! are `burst + limit`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -38,7 +41,7 @@ use super::{Ledger, clock_skew};
 use crate::Timestamp;
 use crate::decision::{Standing, Wait};
 use crate::limit::BucketRate;
-use crate::rate::MAX_WINDOW;
+use crate::rate::{MAX_LIMIT, MAX_WINDOW};
 
 /// What is missing from the bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,16 +52,31 @@ pub struct TokenBucket {
     /// the window's microseconds and a microsecond refills the limit. Whole
     /// numbers, so nothing is ever rounded.
     missing: u128,
+    /// By how many tokens, rounded up, that is more than the burst because it was
+    /// charged beyond it; not what was used under a larger burst.
+    debt: u64,
 }
 
 impl TokenBucket {
+    /// The debt, in tokens, rounded up, as of when the bucket was charged last.
+    pub fn debt(&self) -> u64 {
+        self.debt
+    }
+
     /// What is missing at `now` of a bucket of which at most `size` was missing.
     fn missing_at(&self, terms: BucketRate, now: Timestamp, size: u128) -> u128 {
         if self.is_of_another_clock(terms, now) {
             return 0;
         }
-        let refilled = now.since(self.at).as_micros() * u128::from(terms.rate().limit());
-        self.missing.min(size).saturating_sub(refilled)
+        self.missing.min(size).saturating_sub(refilled(terms, now.since(self.at)))
+    }
+
+    /// Burst and debt, in tokens: no more is held against a client. A burst that
+    /// was lowered meanwhile, by another plan for example, is not held against it
+    /// for longer than the new one takes to refill.
+    fn held(&self, terms: BucketRate, now: Timestamp) -> u64 {
+        let debt = if self.is_of_another_clock(terms, now) { 0 } else { self.debt };
+        (terms.burst() + debt).min(MAX_LIMIT)
     }
 
     fn is_of_another_clock(&self, terms: BucketRate, now: Timestamp) -> bool {
@@ -72,27 +90,58 @@ impl Ledger for TokenBucket {
     fn look(&self, terms: BucketRate, now: Timestamp, cost: u64) -> Standing {
         let (rate, burst) = (terms.rate(), terms.burst());
         let window = rate.window().as_micros();
-        // A burst that was lowered meanwhile, by another plan for example, is
-        // not held against it for longer.
-        let missing = self.missing_at(terms, now, size(terms));
-        let room = size(terms) - missing;
+        let held = u128::from(self.held(terms, now)) * window;
+        let missing = self.missing_at(terms, now, held);
 
         let behind = match self.is_of_another_clock(terms, now) {
             true => Duration::ZERO,
             false => self.at.since(now),
         };
-        let until_refilled = |tokens: u128| (behind + refill(terms, tokens)).min(terms.refill());
-        let remaining = (room / window) as u64;
-        let wait =
-            Wait::of(cost, burst, remaining, || until_refilled(u128::from(cost) * window - room));
+        let longest = refill(terms, held).min(MAX_WINDOW);
+        let until_refilled = |tokens: u128| (behind + refill(terms, tokens)).min(longest);
+        let remaining = (size(terms).saturating_sub(missing) / window) as u64;
+        let wait = Wait::of(cost, burst, remaining, || {
+            until_refilled(u128::from(cost) * window + missing - size(terms))
+        });
         let reset = if missing == 0 { Duration::ZERO } else { until_refilled(missing) };
         Standing { limit: burst, remaining, wait, reset }
     }
 
     fn charge(&mut self, terms: BucketRate, now: Timestamp, cost: u64) {
-        let missing = self.missing_at(terms, now, u128::MAX);
+        let window = terms.rate().window().as_micros();
+        let owed = self.missing_at(terms, now, u128::MAX);
+        let missing = self.missing_at(terms, now, u128::from(self.held(terms, now)) * window);
+        let cost = u128::from(cost) * window;
+
         self.at = if self.is_of_another_clock(terms, now) { now } else { self.at.max(now) };
-        self.missing = missing + u128::from(cost) * terms.rate().window().as_micros();
+        if missing + cost <= size(terms) {
+            (self.missing, self.debt) = (owed + cost, 0);
+        } else {
+            // Into debt, but into none that takes longer than MAX_WINDOW to refill.
+            let dearest = refilled(terms, MAX_WINDOW) / window;
+            let dearest = dearest.min(u128::from(MAX_LIMIT)) * window;
+            let more = |tokens: u128| (tokens + cost).min(dearest).max(tokens);
+            self.missing = more(owed);
+            self.debt = debt(terms, more(missing));
+        }
+    }
+
+    /// What the rate has refilled since is not given back a second time: the
+    /// bucket may have been full in between, and would then let more through than
+    /// the burst and the refill.
+    fn refund(&mut self, terms: BucketRate, now: Timestamp, cost: u64, charged_at: Timestamp) {
+        if self.is_of_another_clock(terms, now) {
+            return;
+        }
+        let window = terms.rate().window().as_micros();
+        let since = self.at.max(now).since(charged_at);
+        let back = (u128::from(cost) * window).saturating_sub(refilled(terms, since));
+        if back > 0 {
+            // As of when it was so: what is missing now follows from that.
+            let held = self.missing.min(u128::from(self.held(terms, now)) * window);
+            self.missing = self.missing.saturating_sub(back);
+            self.debt = debt(terms, held.saturating_sub(back));
+        }
     }
 
     fn expires(&self, terms: BucketRate) -> Option<Timestamp> {
@@ -103,6 +152,18 @@ impl Ledger for TokenBucket {
 /// A whole bucket, as [`TokenBucket::missing`] counts.
 fn size(terms: BucketRate) -> u128 {
     u128::from(terms.burst()) * terms.rate().window().as_micros()
+}
+
+/// By how many tokens this is more than a whole bucket, rounded up.
+fn debt(terms: BucketRate, missing: u128) -> u64 {
+    let window = terms.rate().window().as_micros();
+    // At most MAX_LIMIT tokens are missing, so it fits.
+    missing.saturating_sub(size(terms)).div_ceil(window) as u64
+}
+
+/// What the rate refills in this time.
+fn refilled(terms: BucketRate, span: Duration) -> u128 {
+    span.as_micros() * u128::from(terms.rate().limit())
 }
 
 /// How long the rate takes to refill this much: rounded up, since at a
