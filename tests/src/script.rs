@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use redis::{Connection, Value};
 use weir_core::limit::BucketRate;
-use weir_core::{KeyRule, Limit, OnError, Policy, Rate, Verdict};
-use weir_redis::{Ask, Batch, Rule, Source, decode};
+use weir_core::{KeyRule, Limit, OnError, Policy, Rate, Timestamp, Verdict};
+use weir_redis::{Ask, Batch, Operation, Rule, Source, decode};
 
 use crate::Redis;
 
@@ -67,12 +67,17 @@ impl Script {
 
     /// A request under rule `rule` for `client`.
     pub fn ask(&self, rule: usize, client: &str, cost: u64) -> Ask {
+        self.perform(rule, client, Operation::Decide { cost })
+    }
+
+    /// This operation under rule `rule` for `client`.
+    pub fn perform(&self, rule: usize, client: &str, operation: Operation) -> Ask {
         Ask {
             ticket: 0,
             rule,
             source: Source::Given,
             value: client.as_bytes().into(),
-            cost,
+            operation,
             deadline: Instant::now(),
         }
     }
@@ -85,25 +90,63 @@ impl Script {
             None => batch,
         };
         let reply: Value = batch.evalsha().query(&mut self.connection).expect("the script answers");
-        decode(reply, &self.rules, asks).expect("a well-formed reply")
+        let reply = decode(reply, &self.rules, asks).expect("a well-formed reply");
+        if let Some(now_us) = now_us {
+            assert_eq!(reply.at.as_micros(), now_us, "the time of the call");
+        }
+        reply.verdicts
     }
 
     /// Decides one request.
     pub fn decide(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
-        let ask = self.ask(rule, client, cost);
-        self.batch(Some(now_us), &[ask]).remove(0).expect("a verdict")
+        self.one(now_us, rule, client, Operation::Decide { cost }).expect("a verdict")
     }
 
-    /// Decides one request, and takes from its keys the time to live that they
-    /// have then: what lives is up to the test's clock alone.
-    pub fn decide_and_persist(
+    /// Charges one request after the fact.
+    pub fn charge(
         &mut self,
         now_us: u64,
         rule: usize,
         client: &str,
         cost: u64,
-    ) -> (Verdict, Vec<KeyAfter>) {
-        let asks = [self.ask(rule, client, cost)];
+    ) -> Result<Verdict, String> {
+        self.one(now_us, rule, client, Operation::Charge { cost })
+    }
+
+    /// Gives back what was charged at another time.
+    pub fn refund(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        cost: u64,
+        charged_us: u64,
+    ) -> Verdict {
+        let charged_at = Timestamp::from_micros(charged_us);
+        self.one(now_us, rule, client, Operation::Refund { cost, charged_at }).expect("a verdict")
+    }
+
+    fn one(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        operation: Operation,
+    ) -> Result<Verdict, String> {
+        let ask = self.perform(rule, client, operation);
+        self.batch(Some(now_us), &[ask]).remove(0)
+    }
+
+    /// Does this for one request, and takes from its keys the time to live that they
+    /// have then: what lives is up to the test's clock alone.
+    pub fn perform_and_persist(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        operation: Operation,
+    ) -> (Result<Verdict, String>, Vec<KeyAfter>) {
+        let asks = [self.perform(rule, client, operation)];
         let mut transaction = redis::pipe();
         transaction.atomic().cmd("TIME");
         transaction.add_command(Batch::new("weir", &self.rules, &asks).at(now_us).evalsha());
@@ -122,8 +165,8 @@ impl Script {
         let (began_ms, ended_ms) = (time_ms(0), time_ms(1 + keys.len()));
         let verdict = decode(replies.remove(0), &self.rules, &asks)
             .expect("a well-formed reply")
-            .remove(0)
-            .expect("a verdict");
+            .verdicts
+            .remove(0);
         let after = keys.iter().zip(replies).map(|(key, ttl)| KeyAfter {
             ttl_ms: redis::from_redis_value(ttl).expect("a time to live"),
             pause_ms: ended_ms - began_ms,

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
-use weir_core::algorithm::{State, decide};
+use weir_core::algorithm::{State, charge_afterwards, decide, give_back};
 use weir_core::{Limit, Timestamp, Verdict};
+use weir_redis::Operation;
 
 use crate::Redis;
 use crate::script::Script;
@@ -13,6 +14,19 @@ use crate::script::Script;
 pub trait Subject {
     /// Decides one request.
     fn decide(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict;
+
+    /// Charges a request after the fact, of no more than a log takes at once.
+    fn charge(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict;
+
+    /// Gives back what was charged at another time.
+    fn refund(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        cost: u64,
+        charged_us: u64,
+    ) -> Verdict;
 
     /// All that is recorded of a client under a rule, to be compared.
     fn recorded(&mut self, rule: usize, client: &str) -> String;
@@ -43,6 +57,25 @@ impl Subject for Reference {
         decide(limits, states, Timestamp::from_micros(now_us), cost)
     }
 
+    fn charge(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
+        let (limits, states) = self.states(rule, client);
+        charge_afterwards(limits, states, Timestamp::from_micros(now_us), cost)
+            .expect("no more than a log takes")
+    }
+
+    fn refund(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        cost: u64,
+        charged_us: u64,
+    ) -> Verdict {
+        let (limits, states) = self.states(rule, client);
+        let [now, charged_at] = [now_us, charged_us].map(Timestamp::from_micros);
+        give_back(limits, states, now, cost, charged_at)
+    }
+
     fn recorded(&mut self, rule: usize, client: &str) -> String {
         format!("{:?}", self.states(rule, client).1)
     }
@@ -67,11 +100,31 @@ impl InRedis {
         self.redis.command::<()>("FLUSHALL");
         self.script = Script::with(self.redis.connect(), rules);
     }
+
+    fn perform(&mut self, now_us: u64, rule: usize, client: &str, operation: Operation) -> Verdict {
+        self.script.perform_and_persist(now_us, rule, client, operation).0.expect("a verdict")
+    }
 }
 
 impl Subject for InRedis {
     fn decide(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
-        self.script.decide_and_persist(now_us, rule, client, cost).0
+        self.perform(now_us, rule, client, Operation::Decide { cost })
+    }
+
+    fn charge(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
+        self.perform(now_us, rule, client, Operation::Charge { cost })
+    }
+
+    fn refund(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        cost: u64,
+        charged_us: u64,
+    ) -> Verdict {
+        let charged_at = Timestamp::from_micros(charged_us);
+        self.perform(now_us, rule, client, Operation::Refund { cost, charged_at })
     }
 
     fn recorded(&mut self, rule: usize, client: &str) -> String {

@@ -278,10 +278,10 @@ fn the_keys_of_a_request_must_differ() {
     call.arg(weir_redis::script::SOURCE).arg(5).arg(&["a", "b", "a", "a", "b"]);
     call.arg("").arg("1 log:1:1000 log:1:1000 log:1:1000").arg("1 log:5:60000000 quota:5:day");
     let reply: Vec<Value> = call.query(&mut redis.connect()).unwrap();
-    assert_eq!(reply[0], Value::Int(-1));
-    assert_eq!(reply[1], Value::BulkString(b"the keys of a request must differ".to_vec()));
-    assert_eq!(reply[2..5], [1, 4, 0].map(Value::Int), "and the next request is decided");
-    assert_eq!(reply.len(), 2 + 7);
+    assert_eq!(reply[1], Value::Int(-1));
+    assert_eq!(reply[2], Value::BulkString(b"the keys of a request must differ".to_vec()));
+    assert_eq!(reply[3..6], [1, 4, 0].map(Value::Int), "and the next request is decided");
+    assert_eq!(reply.len(), 1 + 2 + 7);
 }
 
 /// Outside tests the time is Redis's own, and the key goes by itself.

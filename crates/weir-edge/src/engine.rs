@@ -14,7 +14,7 @@ use weir_core::decision::{Standing, Wait};
 use weir_core::fields::{Fields, refusal_body};
 use weir_core::rate::MAX_LIMIT;
 use weir_core::{Config, ConfigError};
-use weir_redis::{Answer, Ask, Health, Rule, Server, Source};
+use weir_redis::{Answer, Ask, Decided, Health, Operation, Rule, Server, Source};
 
 use crate::worker::Worker;
 use crate::{lua_config, policies};
@@ -119,7 +119,7 @@ impl Engine {
                 _ => Source::Address,
             },
             value: value.as_slice().into(),
-            cost,
+            operation: Operation::Decide { cost },
             deadline: Instant::now() + self.config.redis.timeout,
         };
         match worker.submit(ask) {
@@ -196,7 +196,7 @@ impl IntoLuaMulti for LuaAnswer {
     fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
         let Answer { ticket, outcome } = self.answer;
         let verdict = match outcome {
-            Ok(verdict) => verdict,
+            Ok(Decided { verdict, .. }) => verdict,
             Err(failure) => return (ticket, LuaNil, failure.word()).into_lua_multi(lua),
         };
         let Some(tightest) = verdict.tightest() else {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use thiserror::Error;
 use weir_core::decision::Wait;
-use weir_core::{Standing, Verdict};
+use weir_core::{Standing, Timestamp, Verdict};
 
-use crate::rule::{Ask, Rule};
+use crate::rule::{Ask, Operation, Rule};
 use crate::script;
 
 /// The arguments of one script call.
@@ -31,7 +31,7 @@ const MAX_WORK_US: u64 = 1_200;
 pub fn fitting(rules: &[Rule], asks: &[Ask]) -> usize {
     let mut work_us = 0;
     let fits = |ask: &&Ask| {
-        work_us += rules[ask.rule].work_us(ask.cost);
+        work_us += rules[ask.rule].work_us(ask.operation);
         work_us <= MAX_WORK_US
     };
     asks.iter().take(MAX_BATCH).take_while(fits).count().max(1)
@@ -73,7 +73,7 @@ impl<'a> Batch<'a> {
             None => call.arg(""),
         };
         for ask in self.asks {
-            self.rule(ask).text(ask.cost, |text| {
+            self.rule(ask).text(ask.operation, |text| {
                 call.arg(text);
             });
         }
@@ -90,15 +90,21 @@ impl<'a> Batch<'a> {
 #[error("the reply is not one of the decision script: {0}")]
 pub struct MalformedReply(&'static str);
 
-/// Takes a reply apart: for each request its verdict, or the error with which
-/// it alone failed.
-pub fn decode(
-    reply: Value,
-    rules: &[Rule],
-    asks: &[Ask],
-) -> Result<Vec<Result<Verdict, String>>, MalformedReply> {
+/// What one call was answered.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// When it was decided, by the clock of the script. What was charged by it is
+    /// given back under this time.
+    pub at: Timestamp,
+    /// For each request its verdict, or the error with which it alone failed.
+    pub verdicts: Vec<Result<Verdict, String>>,
+}
+
+/// Takes a reply apart.
+pub fn decode(reply: Value, rules: &[Rule], asks: &[Ask]) -> Result<Reply, MalformedReply> {
     let Value::Array(fields) = reply else { return Err(MalformedReply("not a list")) };
     let mut fields = fields.into_iter();
+    let at = Timestamp::from_micros(unsigned(integer(&mut fields)?)?);
     let mut verdicts = Vec::with_capacity(asks.len());
     for ask in asks {
         verdicts.push(match integer(&mut fields)? {
@@ -113,13 +119,16 @@ pub fn decode(
                 if has_room != (allowed == 1) {
                     return Err(MalformedReply("a decision and its waits contradict each other"));
                 }
+                if allowed == 0 && !matches!(ask.operation, Operation::Decide { .. }) {
+                    return Err(MalformedReply("refused what cannot be"));
+                }
                 Ok(Verdict { allowed: allowed == 1, limits })
             }
             _ => return Err(MalformedReply("an unknown outcome")),
         });
     }
     match fields.next() {
-        None => Ok(verdicts),
+        None => Ok(Reply { at, verdicts }),
         Some(_) => Err(MalformedReply("it is too long")),
     }
 }
@@ -192,7 +201,7 @@ mod tests {
             rule: 0,
             source: Source::Given,
             value: b"x"[..].into(),
-            cost: 1,
+            operation: Operation::Decide { cost: 1 },
             deadline: Instant::now(),
         };
         (0..count as u64).map(ask).collect()
@@ -205,13 +214,15 @@ mod tests {
         assert_eq!(fitting(&rules, &asks(128)), 128);
         assert_eq!(fitting(&rules, &asks(129)), 128);
         let mut dear = asks(3);
-        dear[1].cost = 5;
+        dear[1].operation = Operation::Decide { cost: 5 };
         assert_eq!(fitting(&rules, &dear), 3);
 
         let rules = [rule("9000/1s")];
         for (costs, count) in [([9_000, 1, 1], 1), ([1, 9_000, 1], 1), ([500, 500, 500], 2)] {
             let mut asks = asks(3);
-            asks.iter_mut().zip(costs).for_each(|(ask, cost)| ask.cost = cost);
+            for (ask, cost) in asks.iter_mut().zip(costs) {
+                ask.operation = Operation::Decide { cost };
+            }
             assert_eq!(fitting(&rules, &asks), count, "{costs:?}");
         }
     }
@@ -235,6 +246,7 @@ mod tests {
     #[test]
     fn one_request_may_fail_without_the_others() {
         let reply = Value::Array(vec![
+            Value::Int(7),
             Value::Int(1),
             Value::Int(4),
             Value::Int(0),
@@ -246,7 +258,8 @@ mod tests {
             Value::Int(250),
             Value::Int(250),
         ]);
-        let verdicts = decode(reply, &rules(), &asks(3)).expect("well formed");
+        let Reply { at, verdicts } = decode(reply, &rules(), &asks(3)).expect("well formed");
+        assert_eq!(at, Timestamp::from_micros(7));
         assert!(verdicts[0].as_ref().is_ok_and(|verdict| verdict.allowed));
         assert_eq!(verdicts[1], Err("WRONGTYPE no".to_owned()));
         let refused = verdicts[2].as_ref().expect("a verdict");
@@ -258,18 +271,24 @@ mod tests {
     fn whatever_else_comes_is_malformed_and_never_a_decision() {
         for (fields, why) in [
             (&[][..], "it is too short"),
-            (&[1, 4, 0], "it is too short"),
-            (&[1, 4, 0, 9, 1], "it is too long"),
-            (&[2, 4, 0, 9], "an unknown outcome"),
-            (&[1, -1, 0, 9], "a negative number"),
-            (&[1, 6, 0, 9], "more remains than the limit"),
-            (&[0, 0, -2, 9], "a negative number"),
-            (&[1, 0, 5, 9], "a decision and its waits contradict each other"),
-            (&[0, 1, 0, 9], "a decision and its waits contradict each other"),
+            (&[7], "it is too short"),
+            (&[-1, 1, 4, 0, 9], "a negative number"),
+            (&[7, 1, 4, 0], "it is too short"),
+            (&[7, 1, 4, 0, 9, 1], "it is too long"),
+            (&[7, 2, 4, 0, 9], "an unknown outcome"),
+            (&[7, 1, -1, 0, 9], "a negative number"),
+            (&[7, 1, 6, 0, 9], "more remains than the limit"),
+            (&[7, 0, 0, -2, 9], "a negative number"),
+            (&[7, 1, 0, 5, 9], "a decision and its waits contradict each other"),
+            (&[7, 0, 1, 0, 9], "a decision and its waits contradict each other"),
         ] {
             let error = decode(reply(fields), &rules(), &asks(1));
             assert_eq!(error, Err(MalformedReply(why)), "{fields:?}");
         }
+        let mut afterwards = asks(1);
+        afterwards[0].operation = Operation::Charge { cost: 1 };
+        let error = decode(reply(&[7, 0, 0, 5, 9]), &rules(), &afterwards);
+        assert_eq!(error, Err(MalformedReply("refused what cannot be")));
         assert_eq!(decode(Value::Nil, &rules(), &asks(1)), Err(MalformedReply("not a list")));
     }
 }

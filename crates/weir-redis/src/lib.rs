@@ -17,8 +17,8 @@ pub mod rule;
 pub mod script;
 mod server;
 
-pub use batch::{Batch, MalformedReply, decode};
+pub use batch::{Batch, MalformedReply, Reply, decode};
 pub use error::Failure;
-pub use limiter::{Answer, Health, Limiter, LinkState, Outlet};
-pub use rule::{Ask, Rule, Source};
+pub use limiter::{Answer, Decided, Health, Limiter, LinkState, Outlet};
+pub use rule::{Ask, Operation, Rule, Source};
 pub use server::{Server, UrlError};

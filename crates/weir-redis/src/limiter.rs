@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, RedisResult, Value};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::sleep_until;
-use weir_core::Verdict;
+use weir_core::{Timestamp, Verdict};
 
-use crate::batch::{self, Batch, MAX_BATCH};
+use crate::batch::{self, Batch, MAX_BATCH, Reply};
 use crate::error::{self, Failure, Remedy, printable};
 use crate::link::{Event, Link};
 use crate::places::Places;
@@ -38,7 +38,17 @@ pub struct Answer {
     /// The [`Ask`]'s ticket.
     pub ticket: u64,
     /// The decision, or why there is none.
-    pub outcome: Result<Verdict, Failure>,
+    pub outcome: Result<Decided, Failure>,
+}
+
+/// A decision, and when it was made.
+#[derive(Debug)]
+pub struct Decided {
+    /// By the clock of whoever decided. What was charged is given back under this
+    /// time ([`Operation::Refund`](crate::Operation::Refund)).
+    pub at: Timestamp,
+    /// The decision.
+    pub verdict: Verdict,
 }
 
 /// Where answers and notices go. Called on the limiter's thread; must not
@@ -193,7 +203,7 @@ impl<O: Outlet> Limiter<O> {
             Ok(reply) => {
                 self.places.measured(round_trip, Instant::now());
                 match batch::decode(reply, &self.rules, &asks) {
-                    Ok(verdicts) => self.answer(asks, verdicts, current),
+                    Ok(reply) => self.answer(asks, reply, current),
                     Err(error) => {
                         self.complain(&error.to_string());
                         self.fail(asks.into_iter(), Failure::Malformed);
@@ -237,14 +247,14 @@ impl<O: Outlet> Limiter<O> {
         }
     }
 
-    fn answer(&mut self, asks: Vec<Ask>, verdicts: Vec<Result<Verdict, String>>, current: bool) {
+    fn answer(&mut self, asks: Vec<Ask>, Reply { at, verdicts }: Reply, current: bool) {
         let mut refusal = None;
         let mut decided = false;
         let answers: Vec<Answer> = asks
             .iter()
             .zip(verdicts)
             .map(|(ask, verdict)| {
-                let outcome = verdict.map_err(|error| {
+                let outcome = verdict.map(|verdict| Decided { at, verdict }).map_err(|error| {
                     refusal = Some(error);
                     Failure::Refused
                 });

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use weir_core::identity::{self, Value};
-use weir_core::{KeyRule, Limit, Policy, Rate, time};
+use weir_core::{KeyRule, Limit, Policy, Rate, Timestamp, time};
 
 /// A policy under one plan, prepared once: everything about a request under it
 /// that does not change from request to request.
@@ -33,7 +33,33 @@ pub enum Source {
 /// The template under which an address stands that was fallen back to.
 const ADDRESS: &str = "$remote_addr";
 
-/// One request to decide.
+/// What is to be done under a rule's limits. Costs are in units, up to
+/// [`MAX_LIMIT`](weir_core::rate::MAX_LIMIT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Decide, and charge if there is room.
+    Decide {
+        /// From 0, which looks without charging.
+        cost: u64,
+    },
+    /// Charge a request that has passed what it was found to cost, whether there
+    /// is room or not.
+    Charge {
+        /// From 1. Above [`MAX_LOG_COST`](weir_core::limit::MAX_LOG_COST) a rule
+        /// with a log fails, and nothing is charged.
+        cost: u64,
+    },
+    /// Give back what a request was charged and need not have been.
+    Refund {
+        /// From 1.
+        cost: u64,
+        /// The time of the call that charged it:
+        /// [`Decided::at`](crate::Decided::at).
+        charged_at: Timestamp,
+    },
+}
+
+/// One request to decide, or to settle afterwards.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// Names the answer. Unique among the requests under way.
@@ -44,8 +70,8 @@ pub struct Ask {
     pub source: Source,
     /// Whom it counts for.
     pub value: Value,
-    /// Units, from 0 to [`MAX_LIMIT`](weir_core::rate::MAX_LIMIT); 0 looks without charging.
-    pub cost: u64,
+    /// What to do.
+    pub operation: Operation,
     /// Not sent after this time.
     pub deadline: Instant,
 }
@@ -78,12 +104,17 @@ impl Rule {
         &self.limits
     }
 
-    /// About how long the script takes for a request of this cost, in
-    /// microseconds.
-    pub fn work_us(&self, cost: u64) -> u64 {
+    /// About how long the script takes for this, in microseconds.
+    pub fn work_us(&self, operation: Operation) -> u64 {
         const LIMIT: u64 = 8;
         const ENTRY: u64 = 1;
-        self.limits.iter().map(|limit| LIMIT + ENTRY * limit.entries(cost)).sum()
+        let entries = |limit: &Limit| match operation {
+            Operation::Decide { cost } => limit.entries(cost),
+            Operation::Charge { cost } | Operation::Refund { cost, .. } => {
+                limit.entries_afterwards(cost)
+            }
+        };
+        self.limits.iter().map(|limit| LIMIT + ENTRY * entries(limit)).sum()
     }
 
     /// Calls `each` with the key of every limit for this client, built in
@@ -114,9 +145,17 @@ impl Rule {
         }
     }
 
-    /// Calls `each` with what ARGV says of a request of this cost.
-    pub fn text<T>(&self, cost: u64, each: impl FnOnce(&str) -> T) -> T {
-        if cost == 1 { each(&self.unit_text) } else { each(&format!("{cost}{}", self.limits_text)) }
+    /// Calls `each` with what ARGV says of this.
+    pub fn text<T>(&self, operation: Operation, each: impl FnOnce(&str) -> T) -> T {
+        let limits = &self.limits_text;
+        match operation {
+            Operation::Decide { cost: 1 } => each(&self.unit_text),
+            Operation::Decide { cost } => each(&format!("{cost}{limits}")),
+            Operation::Charge { cost } => each(&format!("+{cost}{limits}")),
+            Operation::Refund { cost, charged_at } => {
+                each(&format!("-{cost}@{}{limits}", charged_at.as_micros()))
+            }
+        }
     }
 }
 
@@ -208,17 +247,23 @@ mod tests {
 
     #[test]
     fn a_request_is_one_text() {
-        let text = |cost| rule().text(cost, str::to_owned);
+        let text = |operation| rule().text(operation, str::to_owned);
         let limits = "log:100:60000000 ring:100:60000000 counter:100:60000000 \
                       bucket:5:1000000:9 quota:7:month";
-        assert_eq!(text(1), format!("1 {limits}"));
-        assert_eq!(text(0), format!("0 {limits}"));
+        for cost in [0, 1, 2] {
+            assert_eq!(text(Operation::Decide { cost }), format!("{cost} {limits}"));
+        }
+        assert_eq!(text(Operation::Charge { cost: 1 }), format!("+1 {limits}"));
+        let charged_at = Timestamp::from_micros(1_800_000_000_000_000);
+        let refund = Operation::Refund { cost: 3, charged_at };
+        assert_eq!(text(refund), format!("-3@1800000000000000 {limits}"));
     }
 
     #[test]
     fn what_a_log_records_is_work() {
         let limit = |text: &str| Limit::SlidingLog(text.parse().expect(text));
-        let of = |limits: &[Limit], cost| Rule::new(&policy(), limits).work_us(cost);
+        let work = |limits: &[Limit], operation| Rule::new(&policy(), limits).work_us(operation);
+        let of = |limits: &[Limit], cost| work(limits, Operation::Decide { cost });
         let (small, large) = (limit("5/1s"), limit("20000/1h"));
         let quota = Limit::Quota("30000/day".parse().expect("a quota"));
         assert_eq!(of(&[small], 1), 9);
@@ -227,5 +272,12 @@ mod tests {
         // Refused, without looking further.
         assert_eq!(of(&[large], 10_001), 8);
         assert_eq!(of(&[small, quota], 20_000), 16);
+        // Recorded and taken away, whatever the limit.
+        let charged_at = Timestamp::from_micros(0);
+        for (cost, entries) in [(1, 1), (900, 900), (20_000, 10_000)] {
+            assert_eq!(work(&[small, quota], Operation::Charge { cost }), 16 + entries);
+            let refund = Operation::Refund { cost, charged_at };
+            assert_eq!(work(&[small, quota], refund), 16 + entries);
+        }
     }
 }

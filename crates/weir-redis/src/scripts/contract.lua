@@ -1,14 +1,22 @@
 -- Weir's decision script: the contract between all who share a budget.
--- Contract 1.
+-- Contract 2.
 --
 -- Decides a batch of requests, in order, each under one or more limits, all
--- or nothing: a request is charged under each of its limits or under none.
+-- or nothing: a request is charged under each of its limits or under none. Or,
+-- of requests that have passed, charges what they were found to cost, and gives
+-- back what they need not have been charged.
 --
 -- KEYS      the keys of all limits, request by request, in the order of ARGV.
 -- ARGV[1]   the time in microseconds since the Unix epoch; empty, as always
 --           outside tests, for this server's own clock.
--- ARGV[2..] one text for each request: its cost in units, from 0 (which only
---           views) to 9007199254740991, then for each limit a space and one of
+-- ARGV[2..] one text for each request. It begins with one of
+--             COST        decide, for so many units, from 0 (which only views)
+--                         to 9007199254740991;
+--             +COST       charge so many units, from 1, whether there is room
+--                         or not;
+--             -COST@TIME  give back so many units, from 1, that were charged
+--                         at TIME: the time that the reply of that call names.
+--           Then for each limit a space and one of
 --             log:LIMIT:WINDOW         sliding log
 --             ring:LIMIT:WINDOW        compact log
 --             counter:LIMIT:WINDOW     sliding counter
@@ -17,15 +25,19 @@
 --           LIMIT and BURST from 1 to 9007199254740991, WINDOW in
 --           microseconds from 1000 to 31622400000000, PERIOD one of hour, day
 --           and month; BURST refills within 366 days. For example
---           "1 log:100:60000000". The keys of a request differ.
+--           "1 log:100:60000000". The keys of a request differ. A batch may
+--           mix all kinds.
 --           A call that cannot be read is an error, and charges nobody.
 --
--- Reply     one flat list. For each request
---             1 (admitted and charged) or 0 (refused, nothing changed), then
+-- Reply     one flat list: the time of the call in microseconds since the
+--           epoch, and then for each request
+--             1 (admitted and charged, and always after + and -) or
+--             0 (refused, nothing changed), then
 --             for each limit three integers:
 --               remaining  units that could still be admitted now;
 --               wait       microseconds until this limit has room; 0 if it
---                          has, -1 if it can never hold the cost;
+--                          has and after + and -, -1 if it can never hold the
+--                          cost;
 --               reset      microseconds until all of it is free again;
 --           or, when this request failed and the others did not,
 --             -1 and the error as a string.
@@ -39,18 +51,30 @@
 -- period; at least one second, at most sixty) does not count: its clock has
 -- since been set back.
 --
--- A log takes at most 10000 units at once; what costs more never fits.
+-- A log takes at most 10000 units at once; what costs more never fits, and
+-- fails if it is charged afterwards.
+--
+-- What is given back was charged once and is gone then: nothing goes below zero,
+-- and nothing makes or prolongs a key. What has left, was refilled or is of
+-- another period is not given back, so that what is recorded afterwards is no
+-- less than if those units had never been charged.
 --
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
--- algorithm is a function of a limit's numbers; it returns three functions,
+-- algorithm is a function of a limit's numbers; it returns four functions,
 -- that share what look found:
---   look(key, cost)    returns remaining and wait; writes nothing;
+--   look(key, cost, anyway)
+--                      returns remaining and wait; writes nothing. With
+--                      `anyway` cost is charged next whatever the wait, which
+--                      need not be right then;
 --   charge(key, cost, remaining)
---                      records what look found room for; returns remaining and
---                      reset as they are then;
+--                      records cost; returns remaining, which is below 0 where
+--                      there was no room, and reset as they are then;
 --   rest(key)          for a key that is not charged: returns reset, and when
 --                      what is recorded there will have ceased to matter, nil
---                      for nothing.
+--                      for nothing;
+--   refund(key, cost, time)
+--                      gives back what of cost was charged at this time and is
+--                      still recorded; what look found is no more true then.
 -- Lua in Redis is interpreted, and half of what a decision costs: numbers live
 -- in locals, not in tables.
 

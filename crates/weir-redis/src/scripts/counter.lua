@@ -86,6 +86,9 @@ local function counter(limit, window)
 
     local function charge(key, cost, remaining)
         current = current + cost
+        if current > MAX_LIMIT then
+            current = MAX_LIMIT
+        end
         call("SET", key, pack(FORMAT, start, current, previous), "PX",
             behind == 0 and window_lifetime or lifetime(start + 2 * window - now))
         return remaining - cost, reset()
@@ -97,7 +100,24 @@ local function counter(limit, window)
     end
 
 
-    return look, charge, rest
+    local function refund(key, cost, time)
+        if time >= start and time < start + window and current > 0 then
+            current = max(current - cost, 0)
+        elseif time >= start - window and time < start and previous > 0 then
+            previous = max(previous - cost, 0)
+        else
+            return
+        end
+        if current == 0 and previous == 0 then
+            call("UNLINK", key)
+            return
+        end
+        local ends = start + (current > 0 and 2 or 1) * window
+        call("SET", key, pack(FORMAT, start, current, previous), "PX", lifetime(ends - now))
+    end
+
+
+    return look, charge, rest, refund
 end
 
 

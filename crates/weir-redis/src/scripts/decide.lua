@@ -1,6 +1,7 @@
 local algorithms = { log = log, ring = ring, counter = counter, bucket = bucket, quota = quota }
 
--- The requests' texts, taken apart. Requests of one policy and cost share one.
+-- The requests' texts, taken apart. Requests of one policy, kind and cost share
+-- one.
 local asks = {}
 
 
@@ -28,13 +29,66 @@ local function read_limit(name, limit, window, burst)
         error("out of range", 0)
     end
 
-    local look, charge, rest = algorithm(limit, window, burst)
-    return { look = look, charge = charge, rest = rest }
+    local look, charge, rest, refund = algorithm(limit, window, burst)
+    return { look = look, charge = charge, rest = rest, refund = refund }
+end
+
+
+-- A key that has lost its time to live gets it back.
+local function mend(key, expires)
+    if expires and call("PTTL", key) == -1 then
+        call("PEXPIRE", key, lifetime(expires - now))
+    end
+end
+
+
+-- What is charged afterwards or given back is decided under a limit that always
+-- has room: these make it one. So decide() knows of decisions alone.
+local function charge_anyway(limit, name)
+    local look, charge = limit.look, limit.charge
+    local is_log = name == "log" or name == "ring"
+
+    limit.look = function(key, cost)
+        if is_log and cost > MAX_LOG_COST then
+            error("a log takes at most " .. MAX_LOG_COST .. " units at once: " .. key, 0)
+        end
+        return (look(key, cost, true)), 0
+    end
+
+    limit.charge = function(key, cost, remaining)
+        local left, reset = charge(key, cost, remaining)
+        return max(left, 0), reset
+    end
+end
+
+
+local function give_back(limit, time)
+    local look, rest, refund = limit.look, limit.rest, limit.refund
+
+    limit.look = function(key)
+        return (look(key, 0)), 0
+    end
+
+    limit.charge = function(key, cost)
+        refund(key, cost, time)
+        local remaining = look(key, 0)
+        local reset, expires = rest(key)
+        mend(key, expires)
+        return remaining, reset
+    end
 end
 
 
 local function read_ask(text)
     local _, stop, cost = find(text, "^(%d+)")
+    local kind, time
+    if not stop then
+        _, stop, kind, cost = find(text, "^(%+)(%d+)")
+        if not stop then
+            _, stop, kind, cost, time = find(text, "^(%-)(%d+)@(%d+)")
+            time = tonumber(time)
+        end
+    end
     local ask, limits, length = { cost = tonumber(cost) }, 0, #text
     while stop and stop < length do
         local name, limit, window, colon, burst
@@ -42,12 +96,19 @@ local function read_ask(text)
             find(text, "^ (%a+):(%d+):(%w+)(:?)(%d*)", stop + 1)
         if stop and (colon == "") == (burst == "") then
             limits = limits + 1
-            ask[limits] = read_limit(name, limit, window, burst)
+            local terms = read_limit(name, limit, window, burst)
+            if kind == "+" then
+                charge_anyway(terms, name)
+            elseif kind then
+                give_back(terms, time)
+            end
+            ask[limits] = terms
         else
             stop = nil
         end
     end
-    if not stop or limits == 0 or ask.cost > MAX_LIMIT then
+    if not stop or limits == 0 or not in_range(ask.cost, kind and 1 or 0, MAX_LIMIT)
+        or time and time > MAX_LIMIT then
         error("not a request", 0)
     end
     ask.limits = limits
@@ -56,7 +117,7 @@ local function read_ask(text)
 end
 
 
-local reply, replied = {}, 0
+local reply, replied = { now }, 1
 
 
 -- Decides one request, whose keys stand behind the first `before`, and writes
@@ -89,10 +150,7 @@ local function decide(ask, before)
         else
             local reset, expires = limit.rest(key)
             reply[place + 3] = reset
-            -- A key that has lost its time to live gets it back.
-            if expires and call("PTTL", key) == -1 then
-                call("PEXPIRE", key, lifetime(expires - now))
-            end
+            mend(key, expires)
         end
         place = place + 3
     end

@@ -50,12 +50,12 @@ local function log(limit, window)
     end
 
 
-    local function look(key, cost)
+    local function look(key, cost, anyway)
         count, newest = call("ZCOUNT", key, after_cutoff, ahead_digits), nil
         local remaining = max(limit - count, 0)
-        if cost > dearest then
+        if cost > dearest and not anyway then
             return remaining, -1
-        elseif cost <= remaining then
+        elseif cost <= remaining or anyway then
             return remaining, 0
         end
 
@@ -139,7 +139,26 @@ local function log(limit, window)
     end
 
 
-    return look, charge, rest
+    -- Entries of one time are alike, so any of them will do. One of another
+    -- time will not: a newer one would have counted for longer, and more would
+    -- pass when these would have left.
+    local function refund(key, cost, time)
+        if time <= now - window or time > ahead then
+            return
+        end
+        local score = digits(time)
+        while cost > 0 do
+            local entries = call("ZRANGEBYSCORE", key, score, score,
+                "LIMIT", "0", digits(min(cost, CHUNK)))
+            if #entries == 0 then
+                return
+            end
+            cost = cost - call("ZREM", key, unpack(entries))
+        end
+    end
+
+
+    return look, charge, rest, refund
 end
 
 

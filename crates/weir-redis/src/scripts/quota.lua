@@ -93,7 +93,11 @@ local function quota(limit, period)
 
 
     local function charge(key, cost, remaining)
-        call("SET", key, pack(FORMAT, start, count + cost), "PX",
+        count = count + cost
+        if count > MAX_LIMIT then
+            count = MAX_LIMIT
+        end
+        call("SET", key, pack(FORMAT, start, count), "PX",
             start == this_start and this_lifetime or lifetime(stop - now))
         return remaining - cost, left()
     end
@@ -104,7 +108,18 @@ local function quota(limit, period)
     end
 
 
-    return look, charge, rest
+    local function refund(key, cost, time)
+        if time < start or time >= stop or count == 0 then
+            return
+        elseif cost >= count then
+            call("UNLINK", key)
+            return
+        end
+        call("SET", key, pack(FORMAT, start, count - cost), "PX", lifetime(stop - now))
+    end
+
+
+    return look, charge, rest, refund
 end
 
 

@@ -89,7 +89,7 @@ local function ring(limit, window)
     end
 
 
-    local function look(key, cost)
+    local function look(key, cost, anyway)
         read(key)
         first, stop = 0, total
         if total > 0 then
@@ -100,9 +100,9 @@ local function ring(limit, window)
         end
         local count = stop - first
         local remaining = max(limit - count, 0)
-        if cost > dearest then
+        if cost > dearest and not anyway then
             return remaining, -1
-        elseif cost > remaining then
+        elseif cost > remaining and not anyway then
             -- Room is made when all but the newest `limit - cost` have left.
             local leaving = at(key, stop - 1 - (limit - cost))
             return remaining, min(leaving + window - now, window)
@@ -152,49 +152,49 @@ local function ring(limit, window)
     end
 
 
-    -- Writes the times that count and the new ones as a new string.
-    local function rewrite(key, cost)
-        local times, place = new_times(key, cost)
-        times = slice(key, first, place) .. times
-
+    -- Writes these times as a new string, which lives so long.
+    local function replace(key, times, life)
         local units = #times / 8
         if units > SMALL then
-            local room = min(units + floor(units / 16), max(units, limit))
+            local room = units + floor(units / 16)
+            if units <= limit then
+                room = min(room, limit)
+            end
             local last = unpack_struct("<d", times, #times - 7)
             times = pack(HEAD_FORMAT, 0, room, units, MAGIC, last) .. times
                 .. rep("\0", 8 * (room - units))
         end
-        call("SET", key, times, "PX", window_lifetime)
+        call("SET", key, times, "PX", life)
     end
 
 
     -- Whether the ring as it is takes so many times, and is not too large.
     local function fits(units)
         return slots and units > SMALL and units <= slots and HEAD + 8 * slots <= 9 * units + 64
-            and stop == total
     end
 
 
-    -- Writes the new times into the ring.
-    local function append(key, cost, units)
-        local times, place = new_times(key, cost)
+    -- Writes the last times, from index `place` on, into a ring that then begins
+    -- at index `oldest`.
+    local function put(key, times, place, oldest, units, last)
         local written = 0
         each_run(place, #times / 8, function(from, to)
             call("SETRANGE", key, digits(from), sub(times, written + 1, written + to - from))
             written = written + to - from
         end)
         call("SETRANGE", key, "0",
-            pack(HEAD_FORMAT, (head + first) % slots, slots, units, MAGIC, max(newest, now)))
-        call("PEXPIRE", key, window_lifetime)
+            pack(HEAD_FORMAT, (head + oldest) % slots, slots, units, MAGIC, last))
     end
 
 
     local function charge(key, cost, remaining)
         local units = stop - first + cost
-        if fits(units) then
-            append(key, cost, units)
+        local times, place = new_times(key, cost)
+        if stop == total and fits(units) then
+            put(key, times, place, first, units, max(newest, now))
+            call("PEXPIRE", key, window_lifetime)
         else
-            rewrite(key, cost)
+            replace(key, slice(key, first, place) .. times, window_lifetime)
         end
         return remaining - cost, window
     end
@@ -212,7 +212,34 @@ local function ring(limit, window)
     end
 
 
-    return look, charge, rest
+    -- As the sliding log's: only what is of this very time.
+    local function refund(key, cost, time)
+        if total == 0 or time <= cutoff or time > ahead then
+            return
+        end
+        -- The run of that time, from its last on, ends before this index.
+        local behind = count_until(key, time)
+        local place = max(count_until(key, time - 1), behind - cost)
+        if place == behind then
+            return
+        end
+
+        local units = total - (behind - place)
+        local last = behind < total and newest or place > 0 and at(key, place - 1)
+        if not last or last <= cutoff then
+            call("UNLINK", key)
+            return
+        end
+        local newer = slice(key, behind, total)
+        if fits(units) then
+            put(key, newer, place, 0, units, last)
+        else
+            replace(key, slice(key, 0, place) .. newer, lifetime(last + window - now))
+        end
+    end
+
+
+    return look, charge, rest, refund
 end
 
 
