@@ -137,4 +137,34 @@ mod tests {
         assert_eq!(refused.wait, Wait::For(Duration::from_secs(DAY)), "no more than a period");
         assert_eq!(counter.look(quota, at(DAY - 61), 1).wait, Wait::None, "a clock that was reset");
     }
+
+    #[test]
+    fn what_is_given_back_is_of_the_current_period() {
+        let (quota, mut counter) = (quota("5/day"), QuotaCounter::default());
+        counter.charge(quota, at(0), 5);
+        counter.refund(quota, at(10), 2, at(0));
+        assert_eq!(counter.look(quota, at(10), 0).remaining, 2);
+        let stood = counter.clone();
+        counter.refund(quota, at(10), 1, at(DAY));
+        counter.refund(quota, at(10), 1, Timestamp::from_micros(at(0).as_micros() - 1));
+        counter.refund(quota, at(DAY), 1, at(0));
+        assert_eq!(counter, stood);
+        for _ in 0..2 {
+            counter.refund(quota, at(10), 5, at(DAY - 1));
+            assert_eq!(counter.look(quota, at(10), 0).remaining, 5);
+        }
+        assert_eq!(counter.expires(quota), None);
+    }
+
+    #[test]
+    fn a_count_beyond_the_limit_waits_for_the_next_period() {
+        let (quota, mut counter) = (quota("5/day"), QuotaCounter::default());
+        counter.charge(quota, at(0), 7);
+        let refused = counter.look(quota, at(0), 1);
+        assert_eq!((refused.remaining, refused.wait), (0, Wait::For(Duration::from_secs(DAY))));
+        counter.refund(quota, at(0), 2, at(0));
+        assert_eq!(counter.look(quota, at(0), 0).remaining, 0, "five are due");
+        counter.charge(quota, at(0), MAX_LIMIT);
+        assert_eq!(counter.count, MAX_LIMIT);
+    }
 }

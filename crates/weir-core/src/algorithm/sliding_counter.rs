@@ -262,4 +262,40 @@ mod tests {
         assert!(!counter.look(rate, now, 2).wait.is_none());
         assert_eq!(counter.decide(rate, now, 1).remaining, 0);
     }
+
+    #[test]
+    fn what_is_given_back_is_taken_from_its_own_window() {
+        let (rate, mut counter) = (rate("10/60s"), SlidingCounter::default());
+        assert_eq!(passed(&mut counter, rate, at(59_000), 6), 6);
+        assert_eq!(passed(&mut counter, rate, at(60_000), 4), 4);
+        counter.refund(rate, at(60_000), 1, at(59_000));
+        counter.refund(rate, at(60_000), 2, at(60_000));
+        assert_eq!((counter.previous, counter.current), (5, 2));
+        counter.refund(rate, at(60_000), 9, at(0));
+        counter.refund(rate, at(60_000), 9, at(119_999));
+        assert_eq!((counter.previous, counter.current), (0, 0), "and no less than nothing");
+        assert_eq!(counter.expires(rate), None);
+
+        // Of a window that no more counts, or has not come.
+        assert_eq!(passed(&mut counter, rate, at(60_000), 4), 4);
+        let stood = counter.clone();
+        counter.refund(rate, at(180_000), 4, at(60_000));
+        counter.refund(rate, at(60_000), 4, at(120_000));
+        counter.refund(rate, at(60_000), 4, Timestamp::from_micros(at(0).as_micros() - 1));
+        assert_eq!(counter, stood);
+        // The previous window, though nothing was charged in this one.
+        counter.refund(rate, at(120_000), 1, at(60_000));
+        assert_eq!((counter.previous, counter.current), (3, 0));
+    }
+
+    #[test]
+    fn a_count_beyond_the_limit_is_waited_for() {
+        let (rate, mut counter) = (rate("10/60s"), SlidingCounter::default());
+        counter.charge(rate, at(0), 30);
+        let refused = counter.look(rate, at(0), 1);
+        // As if the limit had been lowered: ten of them, down to nine.
+        assert_eq!((refused.remaining, refused.wait), (0, Wait::For(Duration::from_secs(66))));
+        counter.charge(rate, at(0), MAX_LIMIT);
+        assert_eq!(counter.current, MAX_LIMIT);
+    }
 }

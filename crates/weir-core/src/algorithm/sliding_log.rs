@@ -231,6 +231,35 @@ mod tests {
         assert_eq!(log.entries, [at(59_999)]);
     }
 
+    #[test]
+    fn only_entries_of_their_own_time_are_given_back() {
+        let (rate, mut log) = (rate("5/10s"), SlidingLog::default());
+        for millis in [0, 0, 1, 2] {
+            assert!(admitted(&mut log, rate, at(millis), 1));
+        }
+        log.refund(rate, at(3), 1, at(0));
+        assert_eq!(log.entries, [at(0), at(1), at(2)]);
+        log.refund(rate, at(3), 9, at(0));
+        assert_eq!(log.entries, [at(1), at(2)]);
+        log.refund(rate, at(3), 9, at(0));
+        log.refund(rate, at(3), 9, at(3));
+        assert_eq!(log.entries, [at(1), at(2)], "none are of that time");
+        // Left, or of another clock: nothing to give back.
+        log.refund(rate, at(10_001), 1, at(1));
+        log.refund(rate, Timestamp::from_micros(0), 1, at(1));
+        assert_eq!(log.entries, [at(1), at(2)]);
+    }
+
+    #[test]
+    fn what_is_charged_beyond_the_limit_must_leave_before_anything_passes() {
+        let (rate, mut log) = (rate("3/10s"), SlidingLog::default());
+        log.charge(rate, at(0), 2);
+        log.charge(rate, at(4_000), 3);
+        let refused = log.look(rate, at(5_000), 1);
+        assert_eq!((refused.remaining, refused.wait), (0, Wait::For(Duration::from_secs(9))));
+        assert!(log.look(rate, at(14_000), 1).wait.is_none());
+    }
+
     proptest! {
         /// Promise 1, on any traffic whose clock does not step back.
         #[test]
@@ -254,6 +283,30 @@ mod tests {
                     .map(|(_, cost)| cost)
                     .sum();
                 prop_assert!(in_window <= limit);
+            }
+        }
+
+        /// What was charged and not given back never exceeds the limit.
+        #[test]
+        fn what_is_given_back_lets_no_more_through(
+            limit in 1u64..20,
+            steps in proptest::collection::vec((0u64..3_000, 1u64..5, 0usize..8), 1..200),
+        ) {
+            let rate = Rate::new(limit, Duration::from_millis(20)).expect("a valid rate");
+            let (mut log, mut now) = (SlidingLog::default(), at(0));
+            let mut charged: Vec<(Timestamp, u64)> = Vec::new();
+            for (step, cost, back) in steps {
+                now = now + Duration::from_micros(step);
+                // One of the last three charges is given back, if at all.
+                if back < 3 && back < charged.len() {
+                    let (time, cost) = charged.remove(charged.len() - 1 - back);
+                    log.refund(rate, now, cost, time);
+                } else if log.decide(rate, now, cost).wait.is_none() {
+                    charged.push((now, cost));
+                }
+                let within = charged.iter().filter(|(time, _)| *time + rate.window() > now);
+                let recorded = limit - log.look(rate, now, 0).remaining;
+                prop_assert_eq!(within.map(|(_, cost)| cost).sum::<u64>(), recorded);
             }
         }
 

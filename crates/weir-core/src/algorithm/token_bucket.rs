@@ -178,6 +178,8 @@ fn refill(terms: BucketRate, missing: u128) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rate;
+    use proptest::prelude::*;
 
     fn terms(rate: &str, burst: u64) -> BucketRate {
         BucketRate::new(rate.parse().expect(rate), burst).expect("a bucket")
@@ -297,5 +299,144 @@ mod tests {
         assert_eq!(bucket.decide(terms, at(0), all).remaining, 0);
         let a_microsecond_later = at(0) + Duration::from_micros(1);
         assert_eq!(bucket.look(terms, a_microsecond_later, 0).remaining, all / 1_000);
+    }
+
+    /// A bucket that was full since has nothing to be given back.
+    #[test]
+    fn what_was_refilled_since_is_not_given_back_a_second_time() {
+        let (terms, mut bucket) = (terms("10/1s", 10), TokenBucket::default());
+        assert_eq!(passed(&mut bucket, terms, at(0), 10), 10);
+        // Four are back, and six of the ten are given back.
+        bucket.refund(terms, at(400), 10, at(0));
+        assert_eq!(bucket.look(terms, at(400), 0).remaining, 10);
+        assert_eq!(passed(&mut bucket, terms, at(400), 20), 10);
+        // The first ten are refilled: what is missing is of the others.
+        bucket.refund(terms, at(1_000), 10, at(0));
+        assert_eq!(bucket.look(terms, at(1_000), 0).remaining, 6);
+        // A part of a token is a part: half of the one is there again.
+        bucket.refund(terms, at(450), 1, at(400));
+        assert_eq!(bucket.look(terms, at(450), 0).remaining, 1);
+        assert_eq!(bucket.look(terms, at(450), 2).wait, Wait::For(Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn what_is_given_back_is_no_more_than_is_missing() {
+        let (terms, mut bucket) = (terms("10/1s", 10), TokenBucket::default());
+        bucket.refund(terms, at(0), 5, at(0));
+        assert_eq!(bucket, TokenBucket::default());
+        bucket.charge(terms, at(0), 4);
+        bucket.refund(terms, at(0), 10, at(0));
+        bucket.refund(terms, at(0), 10, at(0));
+        assert_eq!(bucket.look(terms, at(0), 0).remaining, 10);
+        assert_eq!(bucket.expires(terms), None);
+        // Of a clock that has since been set back: not its time.
+        bucket.charge(terms, at(100_000), 4);
+        let stood = bucket.clone();
+        bucket.refund(terms, at(0), 4, at(0));
+        assert_eq!(bucket, stood);
+    }
+
+    /// The clock was there, refilled what it refilled, and stepped back.
+    #[test]
+    fn a_clock_that_steps_back_gives_nothing_back_a_second_time() {
+        let (terms, mut bucket) = (terms("10/10s", 10), TokenBucket::default());
+        bucket.charge(terms, at(0), 10);
+        bucket.charge(terms, at(5_000), 5);
+        bucket.refund(terms, at(0), 10, at(0));
+        assert_eq!(bucket.look(terms, at(0), 0).remaining, 5);
+    }
+
+    #[test]
+    fn a_debt_is_refilled_before_anything_passes() {
+        let (terms, mut bucket) = (terms("10/1s", 10), TokenBucket::default());
+        bucket.charge(terms, at(0), 35);
+        assert_eq!(bucket.debt(), 25);
+        let refused = bucket.look(terms, at(0), 1);
+        assert_eq!((refused.remaining, refused.wait), (0, Wait::For(Duration::from_millis(2_600))));
+        assert_eq!(refused.reset, Duration::from_millis(3_500));
+        assert_eq!(bucket.look(terms, at(0), 10).wait, Wait::For(Duration::from_millis(3_500)));
+        assert_eq!(bucket.look(terms, at(0), 11).wait, Wait::Forever);
+        assert!(!bucket.look(terms, at(2_599), 1).wait.is_none());
+        assert_eq!(passed(&mut bucket, terms, at(2_600), 2), 1);
+        assert_eq!(bucket.debt(), 0, "there was room");
+
+        // What is given back is taken from the debt, rounded up.
+        let mut bucket = TokenBucket::default();
+        bucket.charge(terms, at(0), 35);
+        bucket.refund(terms, at(150), 20, at(0));
+        assert_eq!(bucket.debt(), 7);
+        assert_eq!(bucket.look(terms, at(150), 1).wait, Wait::For(Duration::from_millis(600)));
+    }
+
+    /// Twice into debt is both debts; a smaller burst is held against nobody.
+    #[test]
+    fn a_debt_is_not_what_was_used_under_a_larger_burst() {
+        let (large, small) = (terms("1/1s", 100), terms("1/1s", 5));
+        let mut bucket = TokenBucket::default();
+        bucket.charge(large, at(0), 100);
+        assert_eq!(bucket.look(small, at(0), 1).wait, Wait::For(Duration::from_secs(1)));
+        bucket.charge(small, at(0), 3);
+        bucket.charge(small, at(0), 4);
+        assert_eq!(bucket.debt(), 7);
+        assert_eq!(bucket.look(small, at(0), 1).wait, Wait::For(Duration::from_secs(8)));
+        assert_eq!(bucket.look(large, at(0), 1).wait, Wait::For(Duration::from_secs(8)));
+    }
+
+    /// Nobody is locked out for longer than the longest window.
+    #[test]
+    fn a_debt_ends_at_what_is_refilled_in_366_days() {
+        let (slow, mut bucket) = (terms("3/366d", 2), TokenBucket::default());
+        bucket.charge(slow, at(0), MAX_LIMIT);
+        assert_eq!((bucket.debt(), bucket.look(slow, at(0), 0).reset), (1, MAX_WINDOW));
+        bucket.charge(slow, at(0), MAX_LIMIT);
+        assert_eq!(bucket.look(slow, at(0), 2).wait, Wait::For(MAX_WINDOW));
+
+        let (fast, mut bucket) = (terms("9007199254740991/1ms", 1), TokenBucket::default());
+        for _ in 0..2 {
+            bucket.charge(fast, at(0), MAX_LIMIT);
+            assert_eq!(bucket.debt(), MAX_LIMIT - 1);
+            assert_eq!(bucket.look(fast, at(0), 1).wait, Wait::For(Duration::from_millis(1)));
+        }
+    }
+
+    proptest! {
+        /// What was charged and not given back is within the burst and the refill,
+        /// and at the wait the cost is admitted, a microsecond earlier not, in debt
+        /// too.
+        #[test]
+        fn no_span_holds_more_than_the_burst_and_the_refill(
+            (limit, burst) in (1u64..20, 1u64..20),
+            steps in proptest::collection::vec((0u64..300_000, 1u64..9, 0usize..8), 1..200),
+        ) {
+            let rate = Rate::new(limit, Duration::from_secs(1)).expect("a valid rate");
+            let terms = BucketRate::new(rate, burst).expect("a bucket");
+            let mut bucket = TokenBucket::default();
+            let mut now = at(0);
+            let mut charged: Vec<(Timestamp, u64)> = Vec::new();
+            for (step, cost, back) in steps {
+                now = now + Duration::from_micros(step);
+                // One of the last three charges is given back whole, if at all.
+                if back < 3 && back < charged.len() {
+                    let (time, cost) = charged.remove(charged.len() - 1 - back);
+                    bucket.refund(terms, now, cost, time);
+                    continue;
+                }
+                let standing = bucket.decide(terms, now, cost);
+                match standing.wait {
+                    Wait::None => charged.push((now, cost)),
+                    Wait::For(wait) => {
+                        let early = now + (wait - Duration::from_micros(1));
+                        prop_assert!(!bucket.look(terms, early, cost).wait.is_none());
+                        prop_assert!(bucket.look(terms, now + wait, cost).wait.is_none());
+                    }
+                    Wait::Forever => {}
+                }
+                for (index, (first, _)) in charged.iter().enumerate() {
+                    let units: u64 = charged[index..].iter().map(|(_, cost)| cost).sum();
+                    let most = burst * 1_000_000 + now.since(*first).as_micros() as u64 * limit;
+                    prop_assert!(units * 1_000_000 <= most, "{} since {:?}", units, first);
+                }
+            }
+        }
     }
 }
