@@ -7,9 +7,8 @@
 -- by how many tokens, rounded up, more was missing than the burst. It tells a
 -- debt from what was used under a larger burst, which is not held against a
 -- smaller one.
-local function bucket(limit, window, burst)
+local function bucket(limit, window, burst, afterwards)
     local FORMAT, SIZE = "<ddd", 24
-    local DEBT_FORMAT, DEBT_SIZE = "<dddd", 32
 
 
     -- Microseconds in which the rate refills so many tokens and such a part of
@@ -35,11 +34,11 @@ local function bucket(limit, window, burst)
 
     -- What look found: what was stored; what is missing of all that was ever
     -- taken, and when it was so, which is now unless the clock stepped back; what
-    -- is missing of this burst and the debt; and the time to refill those.
-    local stored_time, stored, stored_part, debt
+    -- is missing of what is held against the client, and how much that is at most:
+    -- the burst and the debt.
+    local stored_time, stored, stored_part
     local time, owed, owed_part
-    local missing, part
-    local longest
+    local missing, part, most
 
 
     -- So much less, but no less than nothing.
@@ -57,29 +56,26 @@ local function bucket(limit, window, burst)
 
     local function read(key)
         time, owed, owed_part, missing, part = now, 0, 0, 0, 0
-        stored_time, debt, longest = nil, 0, whole
+        stored_time, most = nil, burst
         local value = call("GET", key)
         if not value then
             return
         end
-        if #value == DEBT_SIZE then
-            debt = unpack_struct("<d", value, SIZE + 1)
-            if not (debt >= 1 and debt <= MAX_LIMIT and debt % 1 == 0) then
-                foreign(key, "a token bucket")
-            end
-            value = sub(value, 1, SIZE)
+        local debt = 0
+        if #value == SIZE + 8 then
+            -- As if it were the last three: that checks it too.
+            local _
+            _, _, debt = unpack_value(FORMAT, SIZE, value:sub(9), key, "a token bucket")
+            value = value:sub(1, SIZE)
         end
         stored_time, stored, stored_part =
             unpack_value(FORMAT, SIZE, value, key, "a token bucket")
         if stored_time > ahead then
-            debt = 0
             return
         end
 
-        local most = burst
         if debt > 0 then
             most = min(burst + debt, MAX_LIMIT)
-            longest = min(refill(most, 0), MAX_WINDOW)
         end
         local gained, gained_part = 0, 0
         if stored_time < now then
@@ -98,10 +94,13 @@ local function bucket(limit, window, burst)
     end
 
 
+    -- No wait is longer than what is held against the client takes to refill.
+    local function longest()
+        return most == burst and whole or min(refill(most, 0), MAX_WINDOW)
+    end
+
+
     local function whole_tokens()
-        if missing >= burst then
-            return 0
-        end
         return part > 0 and burst - missing - 1 or burst - missing
     end
 
@@ -109,12 +108,15 @@ local function bucket(limit, window, burst)
     local function look(key, cost)
         read(key)
         local remaining = whole_tokens()
+        if remaining < 0 then
+            remaining = 0
+        end
         if cost <= remaining then
             return remaining, 0
         elseif cost > burst then
             return remaining, -1
         end
-        return remaining, min(time - now + refill(cost - (burst - missing), part), longest)
+        return remaining, min(time - now + refill(cost - (burst - missing), part), longest())
     end
 
 
@@ -122,39 +124,18 @@ local function bucket(limit, window, burst)
         if missing == 0 and part == 0 then
             return 0
         end
-        return min(time - now + refill(missing, part), longest)
+        return min(time - now + refill(missing, part), most == burst and whole or longest())
     end
 
 
-    local function charge(key, cost, remaining)
-        local most = burst
-        if cost <= remaining then
-            owed, debt, longest = owed + cost, 0, whole
-        else
-            -- Into debt, but into none of more than MAX_WINDOW.
-            local dearest = min(muldiv(MAX_WINDOW, limit, window), MAX_LIMIT)
-            local function more(tokens, of_one)
-                if tokens >= dearest then
-                    return tokens, of_one
-                elseif tokens + cost >= dearest then
-                    return dearest, 0
-                end
-                return tokens + cost, of_one
-            end
-
-            owed, owed_part = more(owed, owed_part)
-            missing, part = more(missing, part)
-            debt = max(missing - burst + (part > 0 and 1 or 0), 0)
-            most = min(burst + debt, MAX_LIMIT)
-            longest = min(refill(most, 0), MAX_WINDOW)
-        end
-        missing, part = owed, owed_part
-        if missing >= most then
-            missing, part = most, 0
+    local function charge(key, cost)
+        owed = owed + cost
+        missing, part, most = owed, owed_part, burst
+        if missing >= burst then
+            missing, part = burst, 0
         end
         local span = time - now + min(refill(owed, owed_part), MAX_WINDOW)
-        call("SET", key, debt == 0 and pack(FORMAT, time, owed, owed_part)
-            or pack(DEBT_FORMAT, time, owed, owed_part, debt), "PX", lifetime(span))
+        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX", lifetime(span))
         return whole_tokens(), reset()
     end
 
@@ -162,6 +143,55 @@ local function bucket(limit, window, burst)
     local function rest()
         return reset(),
             stored_time and stored_time + min(refill(stored, stored_part), MAX_WINDOW)
+    end
+
+
+    if not afterwards then
+        return look, charge, rest
+    end
+
+
+    -- Stores what was missing at a time, and the debt: what of `held`, and of a
+    -- part of one more, is beyond the burst.
+    local function store(key, at, tokens, of_one, held, held_part)
+        local debt = max(held - burst + (held_part > 0 and 1 or 0), 0)
+        local value = pack(FORMAT, at, tokens, of_one)
+        if debt > 0 then
+            value = value .. pack("<d", debt)
+        end
+        local span = at - now + min(refill(tokens, of_one), MAX_WINDOW)
+        if span <= 0 or tokens == 0 and of_one == 0 then
+            call("UNLINK", key)
+        else
+            call("SET", key, value, "PX", lifetime(span))
+        end
+        most = min(burst + debt, MAX_LIMIT)
+    end
+
+
+    -- Charges into debt, but into none that takes longer than MAX_WINDOW to
+    -- refill.
+    local function charge_anyway(key, cost, remaining)
+        if cost <= remaining then
+            return charge(key, cost)
+        end
+        local dearest = min(muldiv(MAX_WINDOW, limit, window), MAX_LIMIT)
+        local function more(tokens, of_one)
+            if tokens >= dearest then
+                return tokens, of_one
+            elseif tokens + cost >= dearest then
+                return dearest, 0
+            end
+            return tokens + cost, of_one
+        end
+
+        owed, owed_part = more(owed, owed_part)
+        store(key, time, owed, owed_part, more(missing, part))
+        missing, part = owed, owed_part
+        if missing >= most then
+            missing, part = most, 0
+        end
+        return whole_tokens(), reset()
     end
 
 
@@ -181,25 +211,17 @@ local function bucket(limit, window, burst)
         end
 
         -- As of when it was stored: what is missing now follows from that.
-        local most = min(burst + debt, MAX_LIMIT)
         local held, held_part = stored, stored_part
         if held >= most then
             held, held_part = most, 0
         end
         held, held_part = less(held, held_part, back, back_part)
-        local in_debt = max(held - burst + (held_part > 0 and 1 or 0), 0)
         local tokens, of_one = less(stored, stored_part, back, back_part)
-        local span = stored_time + min(refill(tokens, of_one), MAX_WINDOW) - now
-        if span <= 0 or tokens == 0 and of_one == 0 then
-            call("UNLINK", key)
-            return
-        end
-        call("SET", key, in_debt == 0 and pack(FORMAT, stored_time, tokens, of_one)
-            or pack(DEBT_FORMAT, stored_time, tokens, of_one, in_debt), "PX", lifetime(span))
+        store(key, stored_time, tokens, of_one, held, held_part)
     end
 
 
-    return look, charge, rest, refund
+    return look, charge_anyway, rest, refund
 end
 
 

@@ -1,7 +1,7 @@
 -- The sliding counter: a string of three numbers (little-endian doubles): where
 -- the current window begins, in microseconds, and the units admitted in it and
 -- in the window before. Windows are aligned to the epoch.
-local function counter(limit, window)
+local function counter(limit, window, _, afterwards)
     local FORMAT, SIZE = "<ddd", 24
 
     local window_start = now - now % window
@@ -97,6 +97,11 @@ local function counter(limit, window)
 
     local function rest()
         return reset(), expires
+    end
+
+
+    if not afterwards then
+        return look, charge, rest
     end
 
 

@@ -10,7 +10,7 @@ local function in_range(number, low, high)
 end
 
 
-local function read_limit(name, limit, window, burst)
+local function read_limit(name, limit, window, burst, afterwards)
     local algorithm = algorithms[name] or error("no such algorithm: " .. name, 0)
     limit, burst = tonumber(limit), tonumber(burst)
     local is_valid = in_range(limit, 1, MAX_LIMIT)
@@ -29,85 +29,68 @@ local function read_limit(name, limit, window, burst)
         error("out of range", 0)
     end
 
-    local look, charge, rest, refund = algorithm(limit, window, burst)
+    local look, charge, rest, refund = algorithm(limit, window, burst, afterwards)
     return { look = look, charge = charge, rest = rest, refund = refund }
 end
 
 
--- A key that has lost its time to live gets it back.
-local function mend(key, expires)
-    if expires and call("PTTL", key) == -1 then
-        call("PEXPIRE", key, lifetime(expires - now))
+-- Makes a decision under this limit a charge afterwards, or with a time a giving
+-- back: so decide() knows of decisions alone. The one finds room whatever there
+-- is. The other is a view, at the end of which it gives back.
+local function make_afterwards(limit, name, cost, time)
+    local look, charge, rest, refund = limit.look, limit.charge, limit.rest, limit.refund
+
+    if time then
+        limit.rest = function(key)
+            refund(key, cost, time)
+            local remaining = look(key, 0)
+            local reset, expires = rest(key)
+            return reset, expires, remaining
+        end
+        return
     end
-end
 
-
--- What is charged afterwards or given back is decided under a limit that always
--- has room: these make it one. So decide() knows of decisions alone.
-local function charge_anyway(limit, name)
-    local look, charge = limit.look, limit.charge
-    local is_log = name == "log" or name == "ring"
-
-    limit.look = function(key, cost)
-        if is_log and cost > MAX_LOG_COST then
+    limit.look = function(key)
+        if cost > MAX_LOG_COST and (name == "log" or name == "ring") then
             error("a log takes at most " .. MAX_LOG_COST .. " units at once: " .. key, 0)
         end
         return (look(key, cost, true)), 0
     end
 
-    limit.charge = function(key, cost, remaining)
+    limit.charge = function(key, _, remaining)
         local left, reset = charge(key, cost, remaining)
-        return max(left, 0), reset
-    end
-end
-
-
-local function give_back(limit, time)
-    local look, rest, refund = limit.look, limit.rest, limit.refund
-
-    limit.look = function(key)
-        return (look(key, 0)), 0
-    end
-
-    limit.charge = function(key, cost)
-        refund(key, cost, time)
-        local remaining = look(key, 0)
-        local reset, expires = rest(key)
-        mend(key, expires)
-        return remaining, reset
+        return left > 0 and left or 0, reset
     end
 end
 
 
 local function read_ask(text)
     local _, stop, cost = find(text, "^(%d+)")
-    local kind, time
+    local sign, time
     if not stop then
-        _, stop, kind, cost = find(text, "^(%+)(%d+)")
-        if not stop then
-            _, stop, kind, cost, time = find(text, "^(%-)(%d+)@(%d+)")
-            time = tonumber(time)
-        end
+        _, stop, sign, cost = find(text, "^(%+)(%d+)")
     end
-    local ask, limits, length = { cost = tonumber(cost) }, 0, #text
+    if not stop then
+        _, stop, sign, cost, time = find(text, "^(%-)(%d+)@(%d+)")
+        time = tonumber(time)
+    end
+    cost = tonumber(cost)
+    local ask, limits, length = { cost = time and 0 or cost }, 0, #text
     while stop and stop < length do
         local name, limit, window, colon, burst
         _, stop, name, limit, window, colon, burst =
             find(text, "^ (%a+):(%d+):(%w+)(:?)(%d*)", stop + 1)
         if stop and (colon == "") == (burst == "") then
             limits = limits + 1
-            local terms = read_limit(name, limit, window, burst)
-            if kind == "+" then
-                charge_anyway(terms, name)
-            elseif kind then
-                give_back(terms, time)
+            ask[limits] = read_limit(name, limit, window, burst, sign)
+            if sign then
+                make_afterwards(ask[limits], name, cost, time)
             end
-            ask[limits] = terms
         else
             stop = nil
         end
     end
-    if not stop or limits == 0 or not in_range(ask.cost, kind and 1 or 0, MAX_LIMIT)
+    if not stop or limits == 0 or not in_range(cost, sign and 1 or 0, MAX_LIMIT)
         or time and time > MAX_LIMIT then
         error("not a request", 0)
     end
@@ -148,9 +131,12 @@ local function decide(ask, before)
         if is_charged then
             reply[place + 1], reply[place + 3] = limit.charge(key, cost, reply[place + 1])
         else
-            local reset, expires = limit.rest(key)
-            reply[place + 3] = reset
-            mend(key, expires)
+            local reset, expires, after = limit.rest(key)
+            reply[place + 1], reply[place + 3] = after or reply[place + 1], reset
+            -- A key that has lost its time to live gets it back.
+            if expires and call("PTTL", key) == -1 then
+                call("PEXPIRE", key, lifetime(expires - now))
+            end
         end
         place = place + 3
     end

@@ -12,7 +12,7 @@ local CHUNK = 1000
 local members = 0
 
 
-local function log(limit, window)
+local function log(limit, window, _, afterwards)
     local dearest = min(limit, MAX_LOG_COST)
     local ahead = ahead_of(window)
     local now_digits, ahead_digits = digits(now), digits(ahead)
@@ -136,6 +136,11 @@ local function log(limit, window)
             reset = min(counted + window - now, window)
         end
         return reset, newest + window
+    end
+
+
+    if not afterwards then
+        return look, charge, rest
     end
 
 

@@ -1,7 +1,7 @@
 -- The quota: a string of two numbers (little-endian doubles): where the period
 -- begins, in microseconds, and the units admitted in it. Periods are the
 -- calendar's, in UTC.
-local function quota(limit, period)
+local function quota(limit, period, _, afterwards)
     local FORMAT, SIZE = "<dd", 16
     local DAY = 86400000000
 
@@ -105,6 +105,11 @@ local function quota(limit, period)
 
     local function rest()
         return count > 0 and left() or 0, expires
+    end
+
+
+    if not afterwards then
+        return look, charge, rest
     end
 
 

@@ -6,7 +6,7 @@
 -- the number of times, MAGIC, and the newest time. The ring is changed in place
 -- and made anew, with a sixteenth to spare, when it is full or too large: at
 -- most 9 bytes for each recorded unit and 64 of frame.
-local function ring(limit, window)
+local function ring(limit, window, _, afterwards)
     local SMALL = 32
     local HEAD, HEAD_FORMAT = 24, "<I4I4I4I4d"
     local MAGIC = 1380533591
@@ -209,6 +209,11 @@ local function ring(limit, window)
             reset = min(at(key, stop - 1) + window - now, window)
         end
         return reset, newest + window
+    end
+
+
+    if not afterwards then
+        return look, charge, rest
     end
 
 
