@@ -119,6 +119,101 @@ fn no_window_of_a_log_holds_more_than_the_limit() {
     );
 }
 
+/// Traffic of which some is given back: for each request which of the charges
+/// before it, from the last, and by how many units more than it was charged;
+/// and a second time, if that is so.
+fn returned_traffic(most: usize) -> impl Strategy<Value = Vec<(u64, u64, Option<Return>)>> {
+    let step = prop_oneof![4 => 0u64..2_000_000, 2 => Just(0u64), 1 => 2_000_000u64..12_000_000];
+    let back = (0usize..4, prop_oneof![4 => Just(0u64), 1 => 1u64..9], prop::bool::weighted(0.2));
+    let cost = prop_oneof![8 => Just(1u64), 4 => 1u64..5, 1 => 5u64..60];
+    prop::collection::vec((step, cost, prop::option::weighted(0.4, back)), 1..most)
+}
+
+type Return = (usize, u64, bool);
+
+/// The charges of this traffic that were not given back, and calls `check` with
+/// those, and with the time, after each request.
+fn due(
+    subject: &mut dyn Subject,
+    traffic: &[(u64, u64, Option<Return>)],
+    mut check: impl FnMut(&[(u64, u64)], u64) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut now_us = START_US;
+    let mut due: Vec<(u64, u64)> = Vec::new();
+    for &(step, cost, back) in traffic {
+        now_us += step;
+        match back {
+            Some((back, more, again)) if back < due.len() => {
+                let (charged_us, cost) = due.remove(due.len() - 1 - back);
+                // Of several at one time, as much as is given back is not due.
+                let mut more_us = if again { cost + 2 * more } else { more };
+                for other in due.iter_mut().filter(|(time, _)| *time == charged_us) {
+                    let taken = other.1.min(more_us);
+                    other.1 -= taken;
+                    more_us -= taken;
+                }
+                due.retain(|(_, cost)| *cost > 0);
+                subject.refund(now_us, 0, "client", cost + more, charged_us);
+                if again {
+                    subject.refund(now_us, 0, "client", cost + more, charged_us);
+                }
+            }
+            _ if subject.decide(now_us, 0, "client", cost).allowed => due.push((now_us, cost)),
+            _ => {}
+        }
+        check(&due, now_us)?;
+    }
+    Ok(())
+}
+
+/// Promise 1, whatever is given back.
+#[test]
+fn no_window_of_a_log_holds_more_than_the_limit_that_was_not_given_back() {
+    let cases = (one_of(&LOGS), returned_traffic(150));
+    of_both(
+        &cases,
+        |(limit, _)| one_rule(limit),
+        |subject, (limit, traffic)| {
+            let (Limit::SlidingLog(rate) | Limit::CompactLog(rate)) = limit else {
+                unreachable!("a log")
+            };
+            due(subject, traffic, |due, _| {
+                let most = most_within(due, micros(rate.window()) - 1);
+                prop_assert!(most <= rate.limit(), "{} within a window", most);
+                Ok(())
+            })
+        },
+    );
+}
+
+/// Of charges that were given back as they were charged, each once.
+#[test]
+fn a_bucket_lets_no_more_through_for_what_was_given_back() {
+    let honest = returned_traffic(150).prop_map(|mut traffic| {
+        for (_, _, back) in &mut traffic {
+            *back = back.map(|(back, ..)| (back, 0, false));
+        }
+        traffic
+    });
+    let cases = (one_of(&BUCKETS), honest);
+    of_both(
+        &cases,
+        |(limit, _)| one_rule(limit),
+        |subject, (limit, traffic)| {
+            let Limit::TokenBucket(terms) = limit else { unreachable!("a bucket") };
+            let (limit, window) = (terms.rate().limit(), micros(terms.rate().window()));
+            due(subject, traffic, |due, now_us| {
+                for (index, (first, _)) in due.iter().enumerate() {
+                    let units: u64 = due[index..].iter().map(|(_, cost)| cost).sum();
+                    let most = terms.burst() + (now_us - first) * limit / window;
+                    prop_assert!(units <= most, "{} in {} µs", units, now_us - first);
+                }
+                Ok(())
+            })
+        },
+    );
+}
+
 #[test]
 fn a_bucket_admits_its_burst_and_what_is_refilled_and_no_more() {
     let cases = (one_of(&BUCKETS), traffic(200));
@@ -170,7 +265,8 @@ fn no_period_of_a_quota_and_no_aligned_window_of_a_counter_holds_more_than_the_l
     );
 }
 
-/// Promises 4 and 5, under one limit and under several.
+/// Promises 4 and 5, under one limit and under several, with room or far beyond
+/// the limit after charges that asked for none.
 #[test]
 fn the_wait_is_exact_and_a_refusal_changes_nothing() {
     let several = prop::collection::vec(any_limit(), 1..4).prop_map(|mut limits| {
@@ -178,12 +274,18 @@ fn the_wait_is_exact_and_a_refusal_changes_nothing() {
         limits.dedup_by_key(|limit| limit.key_suffix());
         limits
     });
-    let cases = (several, traffic(60), 1u64..30);
+    let beyond = prop_oneof![2 => Just(0u64), 1 => 1u64..60];
+    let cases = (several, traffic(60), 1u64..30, beyond);
     of_both(
         &cases,
         |(limits, ..)| vec![limits.clone()],
-        |subject, (limits, traffic, cost)| {
+        |subject, (limits, traffic, cost, beyond)| {
             admitted(subject, traffic, 1);
+            if *beyond > 0 {
+                let then_us = START_US + traffic.iter().map(|(step, _)| step / 2).sum::<u64>();
+                let charged = subject.charge(then_us, 0, "client", *beyond);
+                prop_assert!(charged.allowed);
+            }
             let now_us = START_US + traffic.iter().map(|(step, _)| step).sum::<u64>();
             // A first look may find that nothing recorded matters any more.
             subject.decide(now_us, 0, "client", 0);

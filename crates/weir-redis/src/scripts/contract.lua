@@ -62,10 +62,7 @@
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
 -- algorithm is a function of a limit's numbers; it returns four functions,
 -- that share what look found:
---   look(key, cost, anyway)
---                      returns remaining and wait; writes nothing. With
---                      `anyway` cost is charged next whatever the wait, which
---                      need not be right then;
+--   look(key, cost)    returns remaining and wait; writes nothing;
 --   charge(key, cost, remaining)
 --                      records cost; returns remaining, which is below 0 where
 --                      there was no room, and reset as they are then;
@@ -75,6 +72,9 @@
 --   refund(key, cost, time)
 --                      gives back what of cost was charged at this time and is
 --                      still recorded; what look found is no more true then.
+-- Each function that is made costs a lone decision: only with `afterwards` there
+-- is a refund. The other three then charge afterwards: look raises an error if
+-- cost cannot be recorded, whatever the wait.
 -- Lua in Redis is interpreted, and half of what a decision costs: numbers live
 -- in locals, not in tables.
 

@@ -10,7 +10,7 @@ local function in_range(number, low, high)
 end
 
 
-local function read_limit(name, limit, window, burst, afterwards)
+local function read_limit(ask, name, limit, window, burst)
     local algorithm = algorithms[name] or error("no such algorithm: " .. name, 0)
     limit, burst = tonumber(limit), tonumber(burst)
     local is_valid = in_range(limit, 1, MAX_LIMIT)
@@ -29,69 +29,61 @@ local function read_limit(name, limit, window, burst, afterwards)
         error("out of range", 0)
     end
 
+    local afterwards, units, time = ask.afterwards, ask.units, ask.time
     local look, charge, rest, refund = algorithm(limit, window, burst, afterwards)
-    return { look = look, charge = charge, rest = rest, refund = refund }
-end
-
-
--- Makes a decision under this limit a charge afterwards, or with a time a giving
--- back: so decide() knows of decisions alone. The one finds room whatever there
--- is. The other is a view, at the end of which it gives back.
-local function make_afterwards(limit, name, cost, time)
-    local look, charge, rest, refund = limit.look, limit.charge, limit.rest, limit.refund
-
     if time then
-        limit.rest = function(key)
-            refund(key, cost, time)
-            local remaining = look(key, 0)
-            local reset, expires = rest(key)
-            return reset, expires, remaining
-        end
-        return
+        -- A view, at the end of which it is given back.
+        return {
+            look = look,
+            rest = function(key)
+                refund(key, units, time)
+                local remaining = look(key, 0)
+                local reset, expires = rest(key)
+                return reset, expires, remaining
+            end,
+        }
+    elseif afterwards then
+        -- A decision that finds room whatever there is.
+        return {
+            look = function(key, cost)
+                return (look(key, cost)), 0
+            end,
+            charge = function(key, cost, remaining)
+                local left, reset = charge(key, cost, remaining)
+                return left > 0 and left or 0, reset
+            end,
+        }
     end
-
-    limit.look = function(key)
-        if cost > MAX_LOG_COST and (name == "log" or name == "ring") then
-            error("a log takes at most " .. MAX_LOG_COST .. " units at once: " .. key, 0)
-        end
-        return (look(key, cost, true)), 0
-    end
-
-    limit.charge = function(key, _, remaining)
-        local left, reset = charge(key, cost, remaining)
-        return left > 0 and left or 0, reset
-    end
+    return { look = look, charge = charge, rest = rest }
 end
 
 
 local function read_ask(text)
     local _, stop, cost = find(text, "^(%d+)")
-    local sign, time
+    local ask, limits, length = { cost = tonumber(cost) }, 0, #text
     if not stop then
-        _, stop, sign, cost = find(text, "^(%+)(%d+)")
+        _, stop, cost = find(text, "^%+(%d+)")
+        local time
+        if not stop then
+            _, stop, cost, time = find(text, "^%-(%d+)@(%d+)")
+        end
+        ask.afterwards, ask.units, ask.time = true, tonumber(cost), tonumber(time)
+        ask.cost = time and 0 or ask.units
     end
-    if not stop then
-        _, stop, sign, cost, time = find(text, "^(%-)(%d+)@(%d+)")
-        time = tonumber(time)
-    end
-    cost = tonumber(cost)
-    local ask, limits, length = { cost = time and 0 or cost }, 0, #text
     while stop and stop < length do
         local name, limit, window, colon, burst
         _, stop, name, limit, window, colon, burst =
             find(text, "^ (%a+):(%d+):(%w+)(:?)(%d*)", stop + 1)
         if stop and (colon == "") == (burst == "") then
             limits = limits + 1
-            ask[limits] = read_limit(name, limit, window, burst, sign)
-            if sign then
-                make_afterwards(ask[limits], name, cost, time)
-            end
+            ask[limits] = read_limit(ask, name, limit, window, burst)
         else
             stop = nil
         end
     end
-    if not stop or limits == 0 or not in_range(cost, sign and 1 or 0, MAX_LIMIT)
-        or time and time > MAX_LIMIT then
+    if not stop or limits == 0 or ask.cost > MAX_LIMIT
+        or ask.afterwards and not in_range(ask.units, 1, MAX_LIMIT)
+        or ask.time and ask.time > MAX_LIMIT then
         error("not a request", 0)
     end
     ask.limits = limits

@@ -50,12 +50,12 @@ local function log(limit, window, _, afterwards)
     end
 
 
-    local function look(key, cost, anyway)
+    local function look(key, cost)
         count, newest = call("ZCOUNT", key, after_cutoff, ahead_digits), nil
         local remaining = max(limit - count, 0)
-        if cost > dearest and not anyway then
+        if cost > dearest then
             return remaining, -1
-        elseif cost <= remaining or anyway then
+        elseif cost <= remaining then
             return remaining, 0
         end
 
@@ -144,6 +144,14 @@ local function log(limit, window, _, afterwards)
     end
 
 
+    local function look_afterwards(key, cost)
+        if cost > MAX_LOG_COST then
+            error("a log takes at most " .. MAX_LOG_COST .. " units at once: " .. key, 0)
+        end
+        return look(key, 0)
+    end
+
+
     -- Entries of one time are alike, so any of them will do. One of another
     -- time will not: a newer one would have counted for longer, and more would
     -- pass when these would have left.
@@ -163,7 +171,7 @@ local function log(limit, window, _, afterwards)
     end
 
 
-    return look, charge, rest, refund
+    return look_afterwards, charge, rest, refund
 end
 
 

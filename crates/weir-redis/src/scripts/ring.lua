@@ -17,6 +17,7 @@ local function ring(limit, window, _, afterwards)
     -- The most units that are recorded: 128 MiB, which the server copies as a
     -- whole now and then. A limit above that is better kept by another algorithm.
     local MAX_UNITS = 16777216
+    local TOO_MANY = "a compact log holds at most 16777216 units: "
 
     -- One byte more than a whole small string.
     local SMALL_END = digits(8 * SMALL)
@@ -89,7 +90,7 @@ local function ring(limit, window, _, afterwards)
     end
 
 
-    local function look(key, cost, anyway)
+    local function look(key, cost)
         read(key)
         first, stop = 0, total
         if total > 0 then
@@ -100,14 +101,14 @@ local function ring(limit, window, _, afterwards)
         end
         local count = stop - first
         local remaining = max(limit - count, 0)
-        if cost > dearest and not anyway then
+        if cost > dearest then
             return remaining, -1
-        elseif cost > remaining and not anyway then
+        elseif cost > remaining then
             -- Room is made when all but the newest `limit - cost` have left.
             local leaving = at(key, stop - 1 - (limit - cost))
             return remaining, min(leaving + window - now, window)
         elseif count + cost > MAX_UNITS then
-            error("a compact log holds at most " .. MAX_UNITS .. " units: " .. key, 0)
+            error(TOO_MANY .. key, 0)
         end
         return remaining, 0
     end
@@ -217,6 +218,17 @@ local function ring(limit, window, _, afterwards)
     end
 
 
+    local function look_afterwards(key, cost)
+        local remaining = look(key, 0)
+        if cost > MAX_LOG_COST then
+            error("a log takes at most " .. MAX_LOG_COST .. " units at once: " .. key, 0)
+        elseif stop - first + cost > MAX_UNITS then
+            error(TOO_MANY .. key, 0)
+        end
+        return remaining, 0
+    end
+
+
     -- As the sliding log's: only what is of this very time.
     local function refund(key, cost, time)
         if total == 0 or time <= cutoff or time > ahead then
@@ -244,7 +256,7 @@ local function ring(limit, window, _, afterwards)
     end
 
 
-    return look, charge, rest, refund
+    return look_afterwards, charge, rest, refund
 end
 
 
