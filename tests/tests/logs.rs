@@ -153,4 +153,9 @@ fn a_compact_log_ends_at_sixteen_million_units() {
     let error = script.batch(Some(second), &[ask]).remove(0).expect_err("beyond its end");
     assert!(error.contains("a compact log holds at most 16777216 units"), "{error}");
     assert_eq!(script.decide(second, 1, "client", 2).limits[0].remaining, 1);
+    let error = script.charge(second, 0, "client", 1).expect_err("afterwards too");
+    assert!(error.contains("a compact log holds at most 16777216 units"), "{error}");
+    // Of all of them the last goes, in place.
+    assert_eq!(script.refund(second, 0, "client", 1, 0).limits[0].remaining, 1);
+    assert_eq!(script.charge(second, 0, "client", 1).map(|it| it.limits[0].remaining), Ok(0));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use weir_core::period::Period;
 use weir_core::time::micros;
 use weir_core::{Limit, Timestamp};
+use weir_redis::Operation;
 use weir_tests::Redis;
 use weir_tests::script::{START_US, Script, each, limit};
 use weir_tests::subject::{Reference, Subject as _};
@@ -67,9 +68,10 @@ fn the_largest_numbers_are_divided_as_the_reference_divides_them() {
                 (start_us + window_us + window_us / part, capacity / part),
                 (start_us + 2 * window_us - 1, capacity / 2),
             ] {
+                let decide = Operation::Decide { cost };
                 assert_eq!(
-                    script.decide_and_persist(time_us, rule, &name, cost).0,
-                    reference.decide(time_us, rule, &name, cost),
+                    script.perform_and_persist(time_us, rule, &name, decide).0.as_ref(),
+                    Ok(&reference.decide(time_us, rule, &name, cost)),
                     "{:?} {part} {time_us}",
                     limits[0]
                 );

@@ -225,9 +225,23 @@ fn a_call_that_cannot_be_read_is_refused_as_a_whole() {
     let redis = Redis::start();
     for (keys, requests, problem) in [
         (1, &["1 nolog:1:1000"][..], "no such algorithm: nolog"),
+        (0, &[], "there are no requests"),
         (1, &["log:1:1000"], "not a request"),
         (1, &["-1 log:1:1000"], "not a request"),
         (1, &["1.5 log:1:1000"], "not a request"),
+        (1, &["-0@5 log:1:1000"], "not a request"),
+        (1, &["-1@ log:1:1000"], "not a request"),
+        (1, &["-1@-5 log:1:1000"], "not a request"),
+        (1, &["-1@5.5 log:1:1000"], "not a request"),
+        (1, &["-1@5"], "not a request"),
+        (1, &["-1@9007199254740992 log:1:1000"], "not a request"),
+        (1, &["-9007199254740992@5 log:1:1000"], "not a request"),
+        (1, &["1@5 log:1:1000"], "not a request"),
+        (1, &["+0 log:1:1000"], "not a request"),
+        (1, &["+1@5 log:1:1000"], "not a request"),
+        (1, &["+-1 log:1:1000"], "not a request"),
+        (1, &["+9007199254740992 bucket:9:1000:9"], "not a request"),
+        (1, &["+1 log:1:1000", "-1 log:1:1000"], "not a request"),
         (1, &["1"], "not a request"),
         (1, &["1 log:5:60000000  log:1:1000000"], "not a request"),
         (1, &["1 log:5:60000000 "], "not a request"),
@@ -304,15 +318,22 @@ fn redis_tells_the_time() {
     });
 }
 
-/// The call that docs/redis.md shows, for whoever shares a budget by hand.
+/// The calls that docs/redis.md shows, for whoever shares a budget by hand.
 #[test]
-fn the_documented_call_is_answered_as_documented() {
+fn the_documented_calls_are_answered_as_documented() {
     let redis = Redis::start();
-    let mut call = redis::cmd("EVAL");
-    call.arg(weir_redis::script::SOURCE).arg(1).arg("weir:{=alice}:api:log:1m");
-    call.arg("").arg("1 log:100:60000000");
-    let reply: Vec<i64> = call.query(&mut redis.connect()).unwrap();
+    let called = |text: &str| -> (u64, Vec<i64>) {
+        let mut call = redis::cmd("EVAL");
+        call.arg(weir_redis::script::SOURCE).arg(1).arg("weir:{=alice}:api:log:1m");
+        let mut reply: Vec<i64> = call.arg("").arg(text).query(&mut redis.connect()).unwrap();
+        (reply.remove(0) as u64, reply)
+    };
+    let (time_us, reply) = called("1 log:100:60000000");
+    let (seconds, _): (u64, u64) = redis.command("TIME");
+    assert!(time_us.abs_diff(seconds * 1_000_000) < 2_000_000, "{time_us}");
     assert_eq!(reply, [1, 99, 0, 60_000_000]);
+    assert_eq!(called(&format!("-1@{time_us} log:100:60000000")).1, [1, 100, 0, 0]);
+    assert_eq!(called("+25 log:100:60000000").1, [1, 75, 0, 60_000_000]);
 }
 
 /// What others run is what Weir runs.

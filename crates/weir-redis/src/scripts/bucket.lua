@@ -34,8 +34,8 @@ local function bucket(limit, window, burst, afterwards)
 
     -- What look found: what was stored; what is missing of all that was ever
     -- taken, and when it was so, which is now unless the clock stepped back; what
-    -- is missing of what is held against the client, and how much that is at most:
-    -- the burst and the debt.
+    -- is missing of what is held against the client, and of a bucket in debt how
+    -- much that is at most: burst and debt.
     local stored_time, stored, stored_part
     local time, owed, owed_part
     local missing, part, most
@@ -56,16 +56,15 @@ local function bucket(limit, window, burst, afterwards)
 
     local function read(key)
         time, owed, owed_part, missing, part = now, 0, 0, 0, 0
-        stored_time, most = nil, burst
+        stored_time, most = nil, nil
         local value = call("GET", key)
         if not value then
             return
         end
-        local debt = 0
-        if #value == SIZE + 8 then
-            -- As if it were the last three: that checks it too.
-            local _
-            _, _, debt = unpack_value(FORMAT, SIZE, value:sub(9), key, "a token bucket")
+        if #value == 32 then
+            -- Read as the last of three, it is checked like those.
+            local _, _, debt = unpack_value(FORMAT, SIZE, value:sub(9), key, "a token bucket")
+            most = min(burst + debt, MAX_LIMIT)
             value = value:sub(1, SIZE)
         end
         stored_time, stored, stored_part =
@@ -74,9 +73,6 @@ local function bucket(limit, window, burst, afterwards)
             return
         end
 
-        if debt > 0 then
-            most = min(burst + debt, MAX_LIMIT)
-        end
         local gained, gained_part = 0, 0
         if stored_time < now then
             gained, gained_part = muldiv(now - stored_time, limit, window)
@@ -84,19 +80,13 @@ local function bucket(limit, window, burst, afterwards)
             time = stored_time
         end
         owed, owed_part = less(stored, stored_part, gained, gained_part)
-        if stored < most then
+        if stored < (most or burst) then
             missing, part = owed, owed_part
         else
             -- A burst that was lowered meanwhile, by another plan for example,
             -- is not held against it for longer.
-            missing, part = less(most, 0, gained, gained_part)
+            missing, part = less(most or burst, 0, gained, gained_part)
         end
-    end
-
-
-    -- No wait is longer than what is held against the client takes to refill.
-    local function longest()
-        return most == burst and whole or min(refill(most, 0), MAX_WINDOW)
     end
 
 
@@ -116,7 +106,8 @@ local function bucket(limit, window, burst, afterwards)
         elseif cost > burst then
             return remaining, -1
         end
-        return remaining, min(time - now + refill(cost - (burst - missing), part), longest())
+        return remaining, min(time - now + refill(cost - (burst - missing), part),
+            most and min(refill(most, 0), MAX_WINDOW) or whole)
     end
 
 
@@ -124,13 +115,14 @@ local function bucket(limit, window, burst, afterwards)
         if missing == 0 and part == 0 then
             return 0
         end
-        return min(time - now + refill(missing, part), most == burst and whole or longest())
+        return min(time - now + refill(missing, part),
+            most and min(refill(most, 0), MAX_WINDOW) or whole)
     end
 
 
     local function charge(key, cost)
         owed = owed + cost
-        missing, part, most = owed, owed_part, burst
+        missing, part = owed, owed_part
         if missing >= burst then
             missing, part = burst, 0
         end
@@ -165,7 +157,7 @@ local function bucket(limit, window, burst, afterwards)
         else
             call("SET", key, value, "PX", lifetime(span))
         end
-        most = min(burst + debt, MAX_LIMIT)
+        most = debt > 0 and min(burst + debt, MAX_LIMIT) or nil
     end
 
 
@@ -188,8 +180,8 @@ local function bucket(limit, window, burst, afterwards)
         owed, owed_part = more(owed, owed_part)
         store(key, time, owed, owed_part, more(missing, part))
         missing, part = owed, owed_part
-        if missing >= most then
-            missing, part = most, 0
+        if missing >= (most or burst) then
+            missing, part = most or burst, 0
         end
         return whole_tokens(), reset()
     end
@@ -199,7 +191,9 @@ local function bucket(limit, window, burst, afterwards)
     -- bucket may have been full in between, and would then let more through than
     -- the burst and the refill.
     local function refund(key, cost, charged_at)
-        if not stored_time or stored_time > ahead then
+        if not stored_time or stored_time > ahead or charged_at > stored_time then
+            -- Nothing that counts, or nothing that was charged there: a clock was
+            -- set back, and the record begun anew.
             return
         end
         local back, back_part = cost, 0
@@ -212,8 +206,8 @@ local function bucket(limit, window, burst, afterwards)
 
         -- As of when it was stored: what is missing now follows from that.
         local held, held_part = stored, stored_part
-        if held >= most then
-            held, held_part = most, 0
+        if held >= (most or burst) then
+            held, held_part = most or burst, 0
         end
         held, held_part = less(held, held_part, back, back_part)
         local tokens, of_one = less(stored, stored_part, back, back_part)

@@ -60,7 +60,9 @@ end
 
 local function read_ask(text)
     local _, stop, cost = find(text, "^(%d+)")
-    local ask, limits, length = { cost = tonumber(cost) }, 0, #text
+    -- With a place for all that a decision under one limit has: to grow costs a
+    -- table as much as a closure.
+    local ask, limits, length = { false, cost = tonumber(cost), limits = 0 }, 0, #text
     if not stop then
         _, stop, cost = find(text, "^%+(%d+)")
         local time
@@ -92,7 +94,8 @@ local function read_ask(text)
 end
 
 
-local reply, replied = { now }, 1
+-- With places for one request under one limit, as the asks have.
+local reply, replied = { now, 0, 0, 0, 0 }, 1
 
 
 -- Decides one request, whose keys stand behind the first `before`, and writes
@@ -139,6 +142,9 @@ end
 -- What cannot be read is refused before anything is charged: behind it, no key
 -- could be told from another request's.
 local keys, requests = 0, #ARGV
+if requests < 2 then
+    error("there are no requests", 0)
+end
 for i = 2, requests do
     local text = ARGV[i]
     local ask = asks[text]

@@ -148,7 +148,10 @@ local function log(limit, window, _, afterwards)
         if cost > MAX_LOG_COST then
             error("a log takes at most " .. MAX_LOG_COST .. " units at once: " .. key, 0)
         end
-        return look(key, 0)
+        local remaining = look(key, 0)
+        -- Before anything is changed: it tells whether this is a log.
+        newest = newest_time(key)
+        return remaining, 0
     end
 
 

@@ -153,7 +153,8 @@ local function ring(limit, window, _, afterwards)
     end
 
 
-    -- Writes these times as a new string, which lives so long.
+    -- Writes these times as a new string, which lives so long, by default as long
+    -- as the one before.
     local function replace(key, times, life)
         local units = #times / 8
         if units > SMALL then
@@ -165,7 +166,11 @@ local function ring(limit, window, _, afterwards)
             times = pack(HEAD_FORMAT, 0, room, units, MAGIC, last) .. times
                 .. rep("\0", 8 * (room - units))
         end
-        call("SET", key, times, "PX", life)
+        if life then
+            call("SET", key, times, "PX", life)
+        else
+            call("SET", key, times, "KEEPTTL")
+        end
     end
 
 
@@ -175,8 +180,8 @@ local function ring(limit, window, _, afterwards)
     end
 
 
-    -- Writes the last times, from index `place` on, into a ring that then begins
-    -- at index `oldest`.
+    -- Writes times, from index `place` on, into a ring that then begins at index
+    -- `oldest`.
     local function put(key, times, place, oldest, units, last)
         local written = 0
         each_run(place, #times / 8, function(from, to)
@@ -241,17 +246,20 @@ local function ring(limit, window, _, afterwards)
             return
         end
 
-        local units = total - (behind - place)
-        local last = behind < total and newest or place > 0 and at(key, place - 1)
-        if not last or last <= cutoff then
+        local gone = behind - place
+        local units = total - gone
+        if units == 0 then
             call("UNLINK", key)
             return
         end
-        local newer = slice(key, behind, total)
-        if fits(units) then
-            put(key, newer, place, 0, units, last)
+        local last = behind < total and newest or at(key, place - 1)
+        if not fits(units) then
+            replace(key, slice(key, 0, place) .. slice(key, behind, total))
+        elseif place < total - behind then
+            -- The fewer move: here those that are older.
+            put(key, slice(key, 0, place), gone, gone, units, last)
         else
-            replace(key, slice(key, 0, place) .. newer, lifetime(last + window - now))
+            put(key, slice(key, behind, total), place, 0, units, last)
         end
     end
 
