@@ -16,6 +16,7 @@ need cc build-essential
 need curl curl
 need luacheck lua-check
 need wrk wrk
+need nghttp nghttp2-client
 
 if [ -z "${NGINX:-}" ]; then
     need nginx nginx

@@ -2,60 +2,42 @@
 -- variables, waits, sets headers and ends the request. What a limit is, and
 -- whether there is room in it, is decided elsewhere.
 
+local answer = require "resty.weir.answer"
+local decision = require "resty.weir.decision"
 local edge = require "weir_edge"
-local key = require "resty.weir.key"
-local once = require "resty.weir.once"
+local journal = require "resty.weir.journal"
 local process = require "ngx.process"
 local pump = require "resty.weir.pump"
+local request = require "resty.weir.request"
+local settlement = require "resty.weir.settlement"
+local variables = require "resty.weir.variables"
 
 local ngx = ngx
-local exit = ngx.exit
 local get_phase = ngx.get_phase
-local is_internal = ngx.req.is_internal
 local log = ngx.log
-local now = ngx.now
-local print = ngx.print
 local ERR = ngx.ERR
 local error = error
-local getmetatable = getmetatable
-local gsub = string.gsub
 local pairs = pairs
-local pcall = pcall
 local rawget = rawget
-local sub = string.sub
 local tostring = tostring
 local type = type
 
 
-local _M = { _VERSION = "0.1.0" }
-
-
--- How often, in seconds, a reason for having no decision is logged at most.
-local LOG_PAUSE = 10
-
--- What a client is told to wait, in seconds, when on_error closes: within this
--- time the next attempt to reach Redis is made.
-local ERROR_RETRY_AFTER = "1"
+local _M = { _VERSION = "0.2.0" }
 
 
 local engine
 local policies
 local timeout
 
-local decisions = {
-    allowed = 0,
-    denied = 0,
-    error_open = 0,
-    error_closed = 0,
-    internal = 0,
-}
-local errors = {}
-
 -- Where a request can still be answered.
 local ANSWERING_PHASES = { rewrite = true, access = true, content = true }
 
 -- Where a light thread can wait.
 local WAITING_PHASES = { rewrite = true, access = true, content = true, timer = true }
+
+-- What ends a request, or a subrequest alone.
+local ENDING = { denied = true, error_closed = true }
 
 
 -- The library stays loaded over a reload and the Lua files do not: after an
@@ -79,6 +61,18 @@ local function raise_in_one_line(message)
     end
     -- luacheck: pop
     error(message, 3)
+end
+
+
+local function find_function(value)
+    if type(value) == "function" then
+        return value
+    end
+    for i = 1, #value do
+        if type(value[i]) == "function" then
+            return value[i]
+        end
+    end
 end
 
 
@@ -106,10 +100,14 @@ function _M.setup(config)
     engine = checked
     policies = checked:policies()
     timeout = checked:timeout()
+    decision.configure(engine, timeout)
     for name, policy in pairs(policies) do
         policy.logged_at = {}
         if not policy.key then
             policy.key_function = config.policies[name].key
+        end
+        if policy.exempt and policy.exempt["function"] then
+            policy.exempt_function = find_function(config.policies[name].exempt)
         end
     end
 end
@@ -136,138 +134,6 @@ function _M.start()
 end
 
 
-local OPTIONS = { cost = true, internal = true, key = true, plan = true }
-
-
-local function unknown_field(opts)
-    for name in pairs(opts) do
-        if not OPTIONS[name] then
-            return name
-        end
-    end
-end
-
-
--- The rule by which a request is decided: its plan's, or the policy's own if
--- the plan is none of the policy's. Whoever invents a plan gains nothing.
-local function rule_of(policy, plan)
-    if plan == nil then
-        return policy.rule
-    end
-    if type(plan) ~= "string" then
-        return nil, "opts.plan must be a string or nil, not a " .. type(plan)
-    end
-    return policy.plans and policy.plans[plan] or policy.rule
-end
-
-
--- Asks for a decision, with each limit listed if `in_full`. Returns a waiter,
--- or nil and the reason in one word, with more to say about it for the log.
-local function ask(policy, opts, in_full)
-    local override, plan, cost
-    if opts ~= nil then
-        if type(opts) ~= "table" then
-            return nil, "bad_options", "opts must be a table, not a " .. type(opts)
-        end
-        if getmetatable(opts) ~= nil then
-            return nil, "bad_options", "opts must be a plain table, without a metatable"
-        end
-        local unknown = unknown_field(opts)
-        if unknown ~= nil then
-            return nil, "bad_options", "opts has an unknown field " .. tostring(unknown)
-        end
-        override, plan, cost = opts.key, opts.plan, opts.cost
-    end
-
-    local rule, problem = rule_of(policy, plan)
-    if not rule then
-        return nil, "bad_options", problem
-    end
-    local source, value = key.of(policy, override)
-    if not source then
-        return nil, "bad_key", value
-    end
-
-    local ok, err = pump.ensure()
-    if not ok then
-        return nil, "no_pump", err
-    end
-
-    local ticket, reason, detail = engine:submit(rule, source, value, cost, in_full)
-    if not ticket then
-        return nil, reason, detail
-    end
-
-    local waiter = pump.wait(ticket, timeout)
-    if not waiter.done then
-        return nil, "timeout"
-    end
-    if waiter.allowed == nil then
-        return nil, waiter.reason
-    end
-    waiter.cost = cost or 1
-    return waiter
-end
-
-
--- What the I/O thread tells of, once for all requests that meet it.
-local TOLD = { unreachable = true, redis_error = true, malformed_reply = true }
-
-
--- Whether it is time to log this reason again.
-local function is_due(policy, reason)
-    local time = now()
-    local last = policy.logged_at[reason]
-    if last and time - last < LOG_PAUSE then
-        return false
-    end
-    policy.logged_at[reason] = time
-    return true
-end
-
-
-local function log_error(name, policy, reason, detail)
-    if TOLD[reason] or not is_due(policy, reason) then
-        return
-    end
-    -- It may quote what a client sent.
-    detail = detail and ": " .. sub(gsub(detail, "%c", " "), 1, 200) or ""
-    log(ERR, "weir: no decision for policy ", name, ": ", reason, detail, "; on_error is ",
-        policy.on_error, " (told at most every ", LOG_PAUSE, " s)")
-end
-
-
--- There is no decision, and the policy says what becomes of that.
-local function fail(name, policy, reason, detail)
-    local outcome = policy.on_error == "open" and "error_open" or "error_closed"
-    decisions[outcome] = decisions[outcome] + 1
-    errors[reason] = (errors[reason] or 0) + 1
-    log_error(name, policy, reason, detail)
-    return nil, reason
-end
-
-
--- Asks, and counts what comes of it. A fault in here must end as the policy
--- says, not as a 500.
-local function decide(name, policy, opts, in_full)
-    local ok, waiter, reason, detail = pcall(ask, policy, opts, in_full)
-    if not ok then
-        return fail(name, policy, "fault", tostring(waiter))
-    end
-    if not waiter then
-        return fail(name, policy, reason, detail)
-    end
-
-    local outcome = waiter.allowed and "allowed" or "denied"
-    decisions[outcome] = decisions[outcome] + 1
-    if not waiter.allowed and not waiter.retry_after and is_due(policy, "never_fits") then
-        log(ERR, "weir: policy ", name, " can never admit a cost of ", waiter.cost,
-            "; such requests are refused (told at most every ", LOG_PAUSE, " s)")
-    end
-    return waiter
-end
-
-
 local function find(name)
     if not policies then
         error("weir: setup() was not called in init_by_lua", 3)
@@ -276,30 +142,28 @@ local function find(name)
 end
 
 
--- One client request is one unit under a policy: an internal redirect
--- (try_files, error_page, ngx.exec) runs the access phase again, and is not
--- counted again. A rewrite makes a request internal too, before it is counted.
-local function is_counted_already(name, opts)
-    return is_internal() and not (type(opts) == "table" and rawget(opts, "internal"))
-        and once.is_marked(name)
+-- In seconds: how much longer than a decision takes a subrequest waits for that
+-- of another.
+local SLACK = 1
+
+
+-- Whether a call stands for those of other passes: not a look, nor one that
+-- counts on purpose.
+local function is_numbered(opts)
+    return type(opts) ~= "table" or rawget(opts, "cost") ~= 0 and not rawget(opts, "internal")
 end
 
 
--- A look is not yet the request's count under this policy.
-local function only_looks(opts)
-    return type(opts) == "table" and rawget(opts, "cost") == 0
-end
-
-
-local function refuse(name, status, retry_after)
-    local body = engine:body(name, status, retry_after)
-    local header = ngx.header
-    ngx.status = status
-    header["Retry-After"] = retry_after
-    header["Content-Type"] = "application/json"
-    header["Content-Length"] = #body
-    print(body)
-    return exit(status)
+-- Whether the call counts for the request. A subrequest that is refused leaves
+-- the request to go on; a mistake, which another call may not make, has sent
+-- nothing, but must not be made again in the error page that it led to.
+local function stands(pass, outcome, reason)
+    if outcome == "exempt" then
+        return false
+    elseif pass.is_subrequest then
+        return not ENDING[outcome] and not decision.is_mistake(reason)
+    end
+    return outcome == "error_closed" or not decision.is_mistake(reason)
 end
 
 
@@ -313,83 +177,135 @@ function _M.access(name, opts)
     if not ANSWERING_PHASES[get_phase()] then
         error("weir: access() cannot answer in " .. get_phase() .. "_by_lua", 2)
     end
-    if is_counted_already(name, opts) then
-        decisions.internal = decisions.internal + 1
-        return
-    end
-
-    if not only_looks(opts) then
-        once.mark(name)
-    end
-    local decision = decide(name, policy, opts, false)
-    if not decision then
-        if policy.on_error == "open" then
-            return
+    local record, pass = request.of()
+    local numbered, call = is_numbered(opts), nil
+    if numbered then
+        local counted = request.is_counted(record, pass, policy.id, timeout + SLACK)
+        if counted == "error_closed" then
+            return answer.fail(engine, policy, {})
+        elseif counted then
+            journal.count("internal")
+            if not pass.is_subrequest then
+                answer.tell_of_subrequest(policy, record)
+            end
+            return variables.set(record)
         end
-        return refuse(name, policy.error_status, ERROR_RETRY_AFTER)
+        call = request.begin(record, pass, policy.id)
     end
 
-    local limit, remaining, retry_after, reset = engine:fields(decision.allowed,
-        decision.limit, decision.remaining, decision.retry_after, decision.reset)
-    local header = ngx.header
-    header["RateLimit-Limit"] = limit
-    header["RateLimit-Remaining"] = remaining
-    header["RateLimit-Reset"] = reset
-    if not decision.allowed then
-        return refuse(name, 429, retry_after)
+    local made, outcome, reason = decision.make(policy, opts, false, record)
+    if numbered then
+        request.finish(record, call, outcome, stands(pass, outcome, reason))
+    end
+    if pass.is_subrequest then
+        -- What it is told is not what the client is told.
+        record = {}
+        if outcome == "allowed" then
+            made.is_untold = true
+        end
+    end
+
+    if policy.dry_run then
+        answer.tell_dry_run(policy, record, outcome)
+    elseif outcome == "allowed" then
+        answer.tell(policy, record, made)
+    elseif outcome == "denied" then
+        return answer.refuse(engine, policy, record, made)
+    elseif outcome == "error_closed" then
+        return answer.fail(engine, policy, record)
     end
 end
 
 
 -- check(policy, opts): the same decision as a table, answering nothing:
--- allowed, limit, remaining, retry_after, reset (seconds, fractions kept;
+-- allowed; name, limit, remaining, retry_after, reset (seconds, fractions kept;
 -- retry_after is nil if there is nothing to wait for) of the tightest limit, the
--- same of each in the list `limits`, and source: "redis", or "on_error" with the
--- reason in `reason` and no numbers. Counts at each call.
+-- same of each in the list `limits`; and source: "redis"; "exempt", without
+-- numbers; or "on_error", without numbers and with the reason in `reason`. Of a
+-- dry run allowed is true; would_refuse tells what it would be. Counts at each
+-- call.
 function _M.check(name, opts)
     local policy = find(name)
-    local decision, reason
     local phase = get_phase()
-    if WAITING_PHASES[phase] then
-        decision, reason = decide(name, policy, opts, true)
-    else
-        decision, reason = fail(name, policy, "bad_phase", "nothing can be waited for in " .. phase)
+    if not WAITING_PHASES[phase] then
+        journal.no_decision(policy, "bad_phase", "nothing can be waited for in " .. phase)
+        local is_open = policy.on_error == "open" or policy.dry_run
+        journal.count(is_open and "error_open" or "error_closed")
+        return { allowed = is_open, source = "on_error", reason = "bad_phase" }
     end
-    if not decision then
-        return { allowed = policy.on_error == "open", source = "on_error", reason = reason }
+
+    local record
+    if phase ~= "timer" then
+        record = request.of()
     end
-    return {
-        allowed = decision.allowed,
-        limit = decision.limit,
-        remaining = decision.remaining,
-        retry_after = decision.retry_after,
-        reset = decision.reset,
-        limits = decision.limits,
-        source = "redis",
-    }
+    local made, outcome, reason = decision.make(policy, opts, true, record)
+    if outcome == "exempt" then
+        return { allowed = true, source = "exempt" }
+    elseif not made then
+        return { allowed = outcome == "error_open", source = "on_error", reason = reason }
+    end
+    local told = made.values[1]
+    told.source = "redis"
+    if outcome == "dry_run_denied" then
+        told.allowed, told.would_refuse = true, true
+    end
+    return told
 end
 
 
-local function copy(counters)
-    local copied = {}
-    for name, count in pairs(counters) do
-        copied[name] = count
+-- refund(units, policy), wherever a request is: gives back up to so many units
+-- of what it was charged under the policy, by default the one that decided last.
+-- Returns how many, or nil and the reason. Waits for nothing.
+function _M.refund(units, name)
+    return settlement.refund(engine, units, name ~= nil and find(name) or nil)
+end
+
+
+-- charge(units, policy), wherever a request is: charges so many units more,
+-- whether there is room or not, to whom it was charged under the policy, by
+-- default the one that decided last. Returns them, or nil and the reason. Waits
+-- for nothing.
+function _M.charge(units, name)
+    return settlement.charge(engine, units, name ~= nil and find(name) or nil)
+end
+
+
+-- header_filter(), in header_filter_by_lua: where the client is told of a limit
+-- here, the limit headers of the upstream are left out.
+function _M.header_filter()
+    local record = not ngx.is_subrequest and request.find()
+    if record then
+        answer.filter(record)
     end
-    return copied
+end
+
+
+-- log(), in log_by_lua: gives back the charges that the status takes back, and
+-- sets the variables that a redirect has emptied.
+function _M.log()
+    if get_phase() ~= "log" then
+        error("weir: log() belongs in log_by_lua", 2)
+    end
+    local record = not ngx.is_subrequest and request.find()
+    if record then
+        settlement.finish(engine, record, record.status or ngx.status)
+        variables.set(record)
+    end
 end
 
 
 -- stats(): this worker's counters since it started: decisions by outcome,
--- errors by reason, waiting, pumps, and the I/O thread's queued, wakeups, batches,
--- batched, connects and redis ("up", "connecting", "down", "not_started").
+-- errors by reason, waiting, pumps, settled and unsettled (what was charged or
+-- given back afterwards, and what of that was lost), and the I/O thread's
+-- queued, wakeups, batches, batched, connects and redis ("up", "connecting",
+-- "down", "not_started").
 function _M.stats()
     if not engine then
         error("weir: setup() was not called in init_by_lua", 2)
     end
     local stats = engine:stats()
-    stats.decisions = copy(decisions)
-    stats.errors = copy(errors)
-    stats.waiting, stats.pumps = pump.counts()
+    journal.add_to(stats)
+    pump.add_to(stats)
     return stats
 end
 

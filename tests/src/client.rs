@@ -27,21 +27,26 @@ pub struct Answer {
 impl Client {
     /// A client of a server at this port.
     pub fn new(port: u16) -> Self {
-        Self::with_idle(port, 100)
+        Self::with(port, 100, Duration::from_secs(30))
+    }
+
+    /// A client that waits for minutes.
+    pub fn patient(port: u16) -> Self {
+        Self::with(port, 0, Duration::from_secs(300))
     }
 
     /// A client that makes a connection for every request.
     pub fn without_keepalive(port: u16) -> Self {
-        Self::with_idle(port, 0)
+        Self::with(port, 0, Duration::from_secs(30))
     }
 
-    fn with_idle(port: u16, idle: usize) -> Self {
+    fn with(port: u16, idle: usize, timeout: Duration) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_idle_connections(idle)
             .max_idle_connections_per_host(idle)
-            .timeout_global(Some(Duration::from_secs(30)))
+            .timeout_global(Some(timeout))
             .build()
             .new_agent();
         Self { agent, base: format!("http://127.0.0.1:{port}") }

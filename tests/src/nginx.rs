@@ -104,6 +104,12 @@ impl Conf {
         self
     }
 
+    /// With HTTP/2 in cleartext at this port. (nginx from 1.25.1 on warns of the
+    /// parameter, and takes it.)
+    pub fn http2(self, port: u16) -> Self {
+        self.server(&format!("listen 127.0.0.1:{port} http2;"))
+    }
+
     /// With this many workers.
     pub fn workers(self, workers: u32) -> Self {
         Self { workers, ..self }
@@ -268,6 +274,16 @@ impl Nginx {
     /// The error log so far.
     pub fn error_log(&self) -> String {
         read(&self.dir.path().join("error.log"))
+    }
+
+    /// Writes a file into its directory, where the configuration can name it.
+    pub fn write_file(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).expect("the file");
+    }
+
+    /// A file in its directory; empty if there is none.
+    pub fn file(&self, name: &str) -> String {
+        read(&self.dir.path().join(name))
     }
 
     /// The lines of the error log that hold this text.

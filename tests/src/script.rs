@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use redis::{Connection, Value};
 use weir_core::limit::BucketRate;
-use weir_core::{KeyRule, Limit, OnError, Policy, Rate, Timestamp, Verdict};
+use weir_core::{Limit, Policy, Rate, Timestamp, Verdict};
 use weir_redis::{Ask, Batch, Operation, Rule, Source, decode};
 
 use crate::Redis;
@@ -208,15 +208,7 @@ impl Script {
 
 /// The policy of all rules here.
 pub fn policy(limits: &[Limit]) -> Policy {
-    Policy {
-        name: "test".to_owned(),
-        limits: limits.to_vec(),
-        plans: Vec::new(),
-        bucket: None,
-        key: KeyRule::Function,
-        on_error: OnError::Open,
-        error_status: 503,
-    }
+    Policy::new("test", limits.to_vec())
 }
 
 /// Reads a limit as tests write them: `log 3/10s`, `ring 3/10s`,

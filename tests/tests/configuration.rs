@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use weir_core::{Config, Value};
 use weir_tests::{Conf, Nginx, Redis, wait_until};
 
 const REDIS: &str = "redis = { url = \"redis://127.0.0.1:1\" }";
@@ -36,11 +37,14 @@ fn refused() -> Vec<(String, &'static str)> {
             policy("limit = \"5/367d\""),
             "policies.login.limit: \"5/367d\": the window must be at most 366d",
         ),
-        (policy("limit = 5"), "policies.login.limit: must be a string, not a number"),
+        (
+            policy("limit = 5"),
+            "policies.login.limit: must be a string like \"100/1m\", not a number",
+        ),
         (policy(""), "policies.login.limit: missing"),
         (
             policy("limit = \"1/s\", key = 7"),
-            "policies.login.key: must be a string, a list of strings or a",
+            "policies.login.key: must be a string, a list, { parts = { ... } } or a function, not",
         ),
         (
             policy("limit = \"1/s\", key = { \"$a\", false }"),
@@ -103,6 +107,63 @@ fn refused() -> Vec<(String, &'static str)> {
             "policies.login.plans: must be a table of named fields, not a list",
         ),
         (policy("limit = \"1/s\", bucket = \"a b\""), "policies.login.bucket: must be 1 to 64"),
+        (
+            policy("limit = \"1/s\", key = \"remote_addr\""),
+            "policies.login.key: \"remote_addr\": would be one budget for everybody",
+        ),
+        (
+            policy("limit = \"1/s\", key = { { parts = { \"$a\", 7 } } }"),
+            "policies.login.key[1].parts[2]: must be a string, not a number",
+        ),
+        (
+            policy("limit = \"1/s\", ip = { v6_prefix = 0 }"),
+            "policies.login.ip.v6_prefix: 0: must be a whole number from 1 to 128",
+        ),
+        (
+            policy("limit = \"1/s\", hash_keys = true"),
+            "secret: missing; it must be at least 16 bytes, as",
+        ),
+        (
+            policy("limit = \"1/s\", exempt = { \"10.0.0.0/8\", \"option\" }"),
+            "policies.login.exempt[2]: \"option\": must be a network such as",
+        ),
+        (
+            policy("limit = \"1/s\", charge = { 401, 4 }"),
+            "policies.login.charge[2]: 4: must be a status from 100 to 599",
+        ),
+        (
+            policy("limit = \"1/s\", dry_run = \"yes\""),
+            "policies.login.dry_run: must be true or false, not a string",
+        ),
+        (
+            policy("limit = \"1/s\", headers = { \"draft-12\" }"),
+            "policies.login.headers: \"draft-12\": must be one or a list of \"separate\",",
+        ),
+        (
+            policy("limit = \"1/s\", partition_key = true"),
+            "policies.login.partition_key: is for the headers \"draft-11\" alone",
+        ),
+        (
+            policy("limit = \"1/s\", dry_run_header = \"\""),
+            "policies.login.dry_run_header: \"\": must be the name of a header",
+        ),
+        (
+            policy("limit = \"1/s\", error_page = true, body = { type = \"a/b\", text = \"\" }"),
+            "policies.login.body: cannot stand beside error_page",
+        ),
+        (
+            policy("limit = \"1/s\", error_body = { text = \"\" }"),
+            "policies.login.error_body.type: missing; it must be a media type",
+        ),
+        (
+            policy("limit = \"1/s\", grpc_status = 17"),
+            "policies.login.grpc_status: 17: must be a whole number from 1 to 16",
+        ),
+        (policy("limit = \"1/s\", expose = 1"), "policies.login.expose: must be true or false"),
+        (
+            format!("{{ {REDIS}, secret = \"hunter2\", {policies} }}"),
+            "secret: must be at least 16 bytes long",
+        ),
         (format!("{{ {REDIS} }}"), "policies: missing"),
         (format!("{{ {REDIS}, policies = {{}} }}"), "policies: must name at least one policy"),
         (
@@ -190,6 +251,35 @@ fn on_a_reload_the_old_configuration_goes_on_serving() {
     better.setup = better.setup.replace("1000/1h", "2000/1h");
     nginx.reload_and_wait(&better);
     assert_eq!(nginx.client().get("/api").header("RateLimit-Limit"), Some("2000"));
+}
+
+/// Each option has one row, with what it is by default.
+#[test]
+fn the_readme_has_a_row_for_every_option() {
+    let readme = include_str!("../../README.md");
+    let options = readme.split_once("\n## Options\n").expect("options").1;
+    let options = options.split_once("\n### Whom a request counts for\n").expect("an end").0;
+    let rows: Vec<&str> = options.lines().filter(|line| line.starts_with("| `")).collect();
+
+    // Who gives an unknown field is told the known ones.
+    let table = |name: &str, inner| Value::Table([(name.to_owned(), inner)].into());
+    let wrong = || table("?", Value::Boolean(true));
+    let redis = || table("url", Value::String("redis://localhost".to_owned()));
+    let policy = Value::Table(
+        [("redis".to_owned(), redis()), ("policies".to_owned(), table("api", wrong()))].into(),
+    );
+    for (config, prefix) in [(wrong(), ""), (table("redis", wrong()), "redis."), (policy, "")] {
+        let refusal = Config::check(config).expect_err("refused").to_string();
+        let (_, known) = refusal.split_once("known here are ").expect("the known ones");
+        for option in known.split(", ").filter(|&option| option != "redis") {
+            let option = match option {
+                "policies" => "`policies.NAME`".to_owned(),
+                _ => format!("`{prefix}{option}`"),
+            };
+            let has_it = |row: &&&str| row.split(" | ").next().unwrap().contains(&option);
+            assert_eq!(rows.iter().filter(has_it).count(), 1, "{option}");
+        }
+    }
 }
 
 /// What the README shows is taken as it stands.

@@ -324,7 +324,7 @@ fn faults_at_the_request_fail_by_policy() {
     let access = |policy, opts| format!("require(\"resty.weir\").access(\"{policy}\", {opts})");
     let conf = Conf::new(&redis.url(), policies)
         .access("/open/key", &access("open", "{ key = 7 }"))
-        .access("/closed/key", &access("closed", "{ key = {} }"))
+        .access("/closed/key", &access("closed", "{ key = { 7 } }"))
         .access("/closed/opts", &access("closed", "\"alice\""))
         .access("/closed/unknown", &access("closed", "{ kye = \"alice\" }"))
         .access("/raises", &access("raises", "nil"))
@@ -332,7 +332,11 @@ fn faults_at_the_request_fail_by_policy() {
         .stats();
     let nginx = Nginx::start(&conf);
     for (path, status, message) in [
-        ("/open/key", 200, "bad_key: the key must be a string or nil, not a number"),
+        (
+            "/open/key",
+            200,
+            "bad_key: the key must be a string, a list of strings or nil, not a number",
+        ),
         ("/closed/key", 503, "bad_key"),
         ("/closed/opts", 503, "bad_options: opts must be a table, not a string"),
         ("/closed/unknown", 503, "bad_options"),

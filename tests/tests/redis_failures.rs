@@ -36,7 +36,7 @@ fn assert_open(answer: &Answer) {
 fn assert_closed(answer: &Answer, status: u16) {
     assert_eq!(answer.status, status);
     assert_eq!(answer.header("Retry-After"), Some("1"));
-    assert_eq!(answer.header("Content-Type"), Some("application/json"));
+    assert_eq!(answer.header("Content-Type"), Some("application/problem+json"));
     assert!(!answer.has_limit_headers(), "{answer:?}");
 }
 

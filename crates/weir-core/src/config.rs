@@ -4,6 +4,8 @@
 //! in. [`Config::check`] takes it apart, field by field in a fixed order, and
 //! stops at the first thing wrong. Every field must be known.
 
+mod answers;
+mod clients;
 mod fields;
 mod limits;
 mod policy;
@@ -12,6 +14,7 @@ mod value;
 use std::time::Duration;
 
 use crate::duration;
+use crate::identity::{MIN_SECRET, Secret};
 use crate::{ConfigError, Policy};
 
 use fields::Fields;
@@ -24,13 +27,15 @@ pub const MAX_NAME: usize = 64;
 pub const MAX_RUNTIME_DIR: usize = 70;
 
 /// A checked configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Where the decisions are made.
     pub redis: RedisConfig,
     /// Where a worker puts the socket over which it wakes itself. `None`: the
     /// first writable of `$TMPDIR`, `/dev/shm` and `/tmp`.
     pub runtime_dir: Option<String>,
+    /// What identities are hashed with: there where a policy has `hash_keys`.
+    pub secret: Option<Secret>,
     /// The policies, by name in alphabetical order. Never empty.
     pub policies: Vec<Policy>,
 }
@@ -51,7 +56,7 @@ pub struct RedisConfig {
 impl Config {
     /// Checks a whole configuration.
     pub fn check(config: Value) -> Result<Self, ConfigError> {
-        let mut fields = Fields::of("", config, &["redis", "runtime_dir", "policies"])?;
+        let mut fields = Fields::of("", config, &["redis", "runtime_dir", "secret", "policies"])?;
         let redis = RedisConfig::check(fields.required("redis")?)?;
         let runtime_dir = fields.string("runtime_dir")?;
         if let Some(dir) = &runtime_dir
@@ -63,8 +68,25 @@ impl Config {
             let problem = format!("must be at most {MAX_RUNTIME_DIR} bytes long");
             return Err(ConfigError::new("runtime_dir", problem));
         }
+        let secret = fields.string("secret")?;
         let policies = policy::all(fields.required("policies")?)?;
-        Ok(Self { redis, runtime_dir, policies })
+        if secret.is_none()
+            && let Some(policy) = policies.iter().find(|policy| policy.hash_keys)
+        {
+            let wanted = format!(
+                "at least {MIN_SECRET} bytes, as \"openssl rand -hex 32\" prints them, since there \
+                 is policies.{}.hash_keys; from the environment it comes only with \"env NAME;\" in \
+                 nginx.conf",
+                policy.name
+            );
+            return Err(fields.missing("secret", &wanted));
+        }
+        let secret = secret.map(|text| {
+            Secret::new(text.as_bytes()).ok_or_else(|| {
+                fields.wrong("secret", format!("must be at least {MIN_SECRET} bytes long"))
+            })
+        });
+        Ok(Self { redis, runtime_dir, secret: secret.transpose()?, policies })
     }
 }
 

@@ -23,7 +23,8 @@ pub enum Wait {
     None,
     /// The limit has room after this time, and not a microsecond earlier, if
     /// nobody else takes the place. More than zero, and at most one window;
-    /// two for a sliding counter, a bucket's time to refill, a quota's period.
+    /// two for a sliding counter, a quota's period, the time to refill a bucket
+    /// and its debt.
     For(Duration),
     /// The cost is above what the limit can ever hold.
     Forever,
@@ -77,10 +78,16 @@ impl Verdict {
     /// longest wait, otherwise the one with the least remaining. `None` only
     /// for a verdict without limits.
     pub fn tightest(&self) -> Option<&Standing> {
+        self.limits.get(self.tightest_index()?)
+    }
+
+    /// Which of the limits it is.
+    pub fn tightest_index(&self) -> Option<usize> {
+        let limits = 0..self.limits.len();
         if self.allowed {
-            self.limits.iter().min_by_key(|limit| limit.remaining)
+            limits.min_by_key(|&index| self.limits[index].remaining)
         } else {
-            self.limits.iter().max_by_key(|limit| limit.wait.rank())
+            limits.max_by_key(|&index| self.limits[index].wait.rank())
         }
     }
 }

@@ -4,10 +4,12 @@
 //! is passed in, decisions come out. Data flows one way through the crate's
 //! modules: [`config`] checks what the operator wrote and makes a [`Policy`];
 //! [`identity`] names whom a request counts for; [`algorithm`] decides;
-//! [`fields`] puts the [`Verdict`] into words for the client.
+//! [`fields`] puts the [`Verdict`] into words for the client, and [`refusal`] an
+//! answer that the client gets instead.
 
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod algorithm;
 pub mod config;
 pub mod decision;
@@ -19,6 +21,8 @@ pub mod limit;
 pub mod period;
 pub mod policy;
 pub mod rate;
+pub mod refusal;
+pub mod structured;
 pub mod template;
 pub mod time;
 

@@ -11,6 +11,17 @@ pub enum Part {
     Variable(String),
 }
 
+/// The variables that hold the address of a client.
+const ADDRESSES: [&str; 4] =
+    ["remote_addr", "binary_remote_addr", "realip_remote_addr", "proxy_protocol_addr"];
+
+impl Part {
+    /// Whether this is the address of a client.
+    pub fn is_address(&self) -> bool {
+        matches!(self, Part::Variable(name) if ADDRESSES.contains(&name.as_str()))
+    }
+}
+
 /// A parsed key template, such as `$remote_addr` or `$server_name:${arg_id}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
@@ -49,7 +60,8 @@ impl Template {
                 parts.push(Part::Literal(rest[..dollar].to_owned()));
             }
             let (name, after) = variable(&rest[dollar + 1..])?;
-            parts.push(Part::Variable(name.to_owned()));
+            // Their names are in any case, as in nginx.
+            parts.push(Part::Variable(name.to_ascii_lowercase()));
             rest = after;
         }
         if !rest.is_empty() {
@@ -105,6 +117,8 @@ mod tests {
         assert_eq!(parts("$a-$b"), [named("a"), literal("-"), named("b")]);
         assert_eq!(parts("k:${arg_id}!"), [literal("k:"), named("arg_id"), literal("!")]);
         assert_eq!(parts("everyone"), [literal("everyone")]);
+        assert_eq!(parts("A$Remote_ADDR"), [literal("A"), named("remote_addr")]);
+        assert!(parts("$REMOTE_ADDR")[0].is_address() && !parts("$remote_user")[0].is_address());
     }
 
     #[test]

@@ -1,23 +1,32 @@
 //! The engine: what Lua holds of a configuration, and calls for each request.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mlua::BString;
 use mlua::prelude::*;
-use weir_core::decision::{Standing, Wait};
-use weir_core::fields::{Fields, refusal_body};
+use weir_core::identity::Value;
 use weir_core::rate::MAX_LIMIT;
-use weir_core::{Config, ConfigError};
-use weir_redis::{Answer, Ask, Decided, Health, Operation, Rule, Server, Source};
+use weir_core::refusal::{Media, Reason, Refusal};
+use weir_core::{Config, ConfigError, Limit, Timestamp};
+use weir_redis::{Ask, Health, Operation, Rule, Server, Source};
 
-use crate::worker::Worker;
+use crate::answer::{Form, LuaAnswer};
+use crate::policies::Terms;
+use crate::worker::{self, Worker};
 use crate::{lua_config, policies};
+
+/// What `settle` says to a charge that a log would have to record unit by unit.
+const TOO_MANY: &str =
+    "a log takes at most 10000 units at once; take a sliding-counter, a token-bucket or a quota";
+
+/// The ticket of what nobody waits for.
+const NOBODY: u64 = 0;
 
 /// Made by `setup()` before nginx forks; carries a thread only after `start()`
 /// in the worker.
@@ -25,10 +34,12 @@ pub(crate) struct Engine {
     config: Config,
     server: Server,
     rules: Arc<[Rule]>,
+    /// In the order of `rules`.
+    terms: Vec<Terms>,
     worker: RefCell<Option<Worker>>,
     last_ticket: Cell<u64>,
-    /// The tickets whose answers are to list each limit.
-    in_full: RefCell<HashSet<u64>>,
+    /// The tickets whose answers have another form than headers alone.
+    forms: RefCell<HashMap<u64, Form>>,
 }
 
 impl Engine {
@@ -44,12 +55,13 @@ impl Engine {
         }
         let rules = policies::rules(&config.policies).into();
         Ok(Self {
-            config,
             server,
+            terms: policies::terms(&config.policies),
             rules,
+            config,
             worker: RefCell::new(None),
             last_ticket: Cell::new(0),
-            in_full: RefCell::default(),
+            forms: RefCell::default(),
         })
     }
 
@@ -68,7 +80,7 @@ impl Engine {
         match Worker::start(&self.config, self.server.clone(), Arc::clone(&self.rules)) {
             Ok(started) => {
                 // What was asked of the last thread is answered no more.
-                self.in_full.borrow_mut().clear();
+                self.forms.borrow_mut().clear();
                 *worker = Some(started);
                 (Some(true), None)
             }
@@ -91,54 +103,127 @@ impl Engine {
 
     /// `submit(rule, source, value, cost, in_full)`: a ticket, or
     /// `nil, reason, detail`. `rule` is an index of [`policies::rules`].
-    /// `source` is the index of the key template that gave the value, from 1;
-    /// 0 for a key given by the caller, -1 for the client's address. `cost` is
-    /// what the caller wrote, nil for 1. `in_full` has the answer list each
-    /// limit.
+    /// `source` is the index of the policy's key that gave the value, from 1; 0
+    /// for a key given by the caller, -1 for the client's address. `value` is
+    /// a string, or a list of them for a key of several parts. `cost` is what the
+    /// caller wrote, nil for 1. `in_full` asks for [`Form::Table`].
     fn submit(
         &self,
-        (rule, source, value, cost, in_full): (usize, i64, BString, LuaValue, bool),
+        (rule, source, value, cost, in_full): (usize, i64, LuaValue, LuaValue, bool),
     ) -> (Option<u64>, Option<&'static str>, Option<String>) {
-        let worker = self.worker.borrow();
-        let Some(worker) = &*worker else { return (None, Some("not_started"), None) };
-        if rule >= self.rules.len() {
-            return (None, Some("no_such_policy"), None);
-        }
         let cost = match units(&cost) {
             Ok(cost) => cost,
             Err(problem) => return (None, Some("bad_cost"), Some(problem)),
         };
+        let Some(terms) = self.terms.get(rule) else { return (None, Some("no_such_policy"), None) };
+        let Some(value) = self.identity(terms, &value) else {
+            return (None, Some("bad_key"), Some("the key is no string".to_owned()));
+        };
         let ticket = self.last_ticket.get() + 1;
         self.last_ticket.set(ticket);
-        let ask = Ask {
-            ticket,
-            rule,
-            source: match source {
-                0 => Source::Given,
-                1.. => Source::Template(source as usize - 1),
-                _ => Source::Address,
-            },
-            value: value.as_slice().into(),
-            operation: Operation::Decide { cost },
-            deadline: Instant::now() + self.config.redis.timeout,
+        let form = if in_full {
+            Some(Form::Table)
+        } else if terms.presenter.has_partition_key() {
+            Some(Form::Headers { partition_key: value.partition_key() })
+        } else {
+            None
         };
-        match worker.submit(ask) {
+        match self.send(ticket, rule, source, value, Operation::Decide { cost }) {
             Ok(()) => {
-                if in_full {
-                    self.in_full.borrow_mut().insert(ticket);
+                if let Some(form) = form {
+                    self.forms.borrow_mut().insert(ticket, form);
                 }
                 (Some(ticket), None, None)
             }
-            Err(refusal) => (None, Some(refusal.word()), None),
+            Err(reason) => (None, Some(reason), None),
         }
     }
 
+    /// `settle(rule, source, value, units, charged_at)`: `true`, or
+    /// `nil, reason`, without waiting for what becomes of it. Gives back `units`
+    /// that were charged at `charged_at` (as [`LuaAnswer`] told it); with nil for
+    /// that, charges them. The rest is as for `submit`.
+    fn settle(
+        &self,
+        (rule, source, value, units, charged_at): (usize, i64, LuaValue, u64, Option<u64>),
+    ) -> (Option<bool>, Option<&'static str>) {
+        let Some(terms) = self.terms.get(rule) else { return (None, Some("no_such_policy")) };
+        let Some(value) = self.identity(terms, &value) else { return (None, Some("bad_key")) };
+        let takes = |limit: &Limit| units <= limit.max_charge();
+        if charged_at.is_none() && !self.rules[rule].limits().iter().all(takes) {
+            return (None, Some(TOO_MANY));
+        }
+        let operation = match charged_at {
+            Some(at) => Operation::Refund { cost: units, charged_at: Timestamp::from_micros(at) },
+            None => Operation::Charge { cost: units },
+        };
+        match self.send(NOBODY, rule, source, value, operation) {
+            Ok(()) => (Some(true), None),
+            Err(reason) => (None, Some(reason)),
+        }
+    }
+
+    fn send(
+        &self,
+        ticket: u64,
+        rule: usize,
+        source: i64,
+        value: Value,
+        operation: Operation,
+    ) -> Result<(), &'static str> {
+        let worker = self.worker.borrow();
+        let worker = worker.as_ref().ok_or("not_started")?;
+        let source = match source {
+            0 => Source::Given,
+            1.. => Source::Template(source as usize - 1),
+            _ => Source::Address,
+        };
+        let deadline = Instant::now() + self.config.redis.timeout;
+        let ask = Ask { ticket, rule, source, value, operation, deadline };
+        worker.submit(ask).map_err(worker::Refusal::word)
+    }
+
+    /// Whom a key names under this policy.
+    fn identity(&self, terms: &Terms, value: &LuaValue) -> Option<Value> {
+        let policy = &self.config.policies[terms.policy];
+        let secret = self.config.secret.as_ref().filter(|_| policy.hash_keys);
+        match value {
+            LuaValue::String(value) => Some(Value::new(&[&value.as_bytes()], secret)),
+            LuaValue::Table(parts) => {
+                let parts: Vec<BString> = parts.sequence_values().collect::<LuaResult<_>>().ok()?;
+                let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_slice()).collect();
+                Some(Value::new(&parts, secret))
+            }
+            _ => None,
+        }
+    }
+
+    /// `network(rule, address)`: the client of an address, under the policy's
+    /// prefixes.
+    fn network(&self, (rule, address): (usize, String)) -> String {
+        match self.terms.get(rule) {
+            Some(terms) => self.config.policies[terms.policy].ip.client(&address),
+            None => address,
+        }
+    }
+
+    /// `exempts(rule, address)`: whether the policy passes over this address.
+    fn exempts(&self, (rule, address): (usize, String)) -> bool {
+        self.terms.get(rule).is_some_and(|terms| {
+            self.config.policies[terms.policy].exempt.networks.contains(&address)
+        })
+    }
+
     /// `next()`: the next answer that has come, as [`LuaAnswer`], or nil.
-    fn next(&self) -> Option<LuaAnswer> {
+    fn next(&self) -> Option<LuaAnswer<'_>> {
         let answer = self.worker.borrow().as_ref()?.next_answer()?;
-        let mut in_full = self.in_full.borrow_mut();
-        let in_full = !in_full.is_empty() && in_full.remove(&answer.ticket);
-        Some(LuaAnswer { answer, in_full })
+        let mut forms = self.forms.borrow_mut();
+        let form = if forms.is_empty() { None } else { forms.remove(&answer.ticket) };
+        Some(LuaAnswer {
+            presenter: &self.terms[answer.rule].presenter,
+            form: form.unwrap_or(Form::Headers { partition_key: Vec::new() }),
+            answer,
+        })
     }
 
     /// `line()`: the next line for the error log, or nil.
@@ -165,6 +250,30 @@ impl Engine {
     }
 }
 
+/// `refusal(accept, is_error, status, retry_after, violated)`: `Content-Type` and
+/// body of an answer in place of the upstream's; `is_error` for one under
+/// `on_error`. `violated` as [`LuaAnswer`] told it.
+fn refusal_of(
+    (accept, is_error, status, retry_after, violated): (
+        Option<BString>,
+        bool,
+        u16,
+        Option<String>,
+        Option<String>,
+    ),
+) -> (&'static str, String) {
+    let accept = accept.as_ref().and_then(|accept| std::str::from_utf8(accept).ok());
+    let media = Media::preferred(accept);
+    let violated: Vec<&str> = violated.iter().flat_map(|names| names.split(',')).collect();
+    let refusal = Refusal {
+        reason: if is_error { Reason::ReducedCapacity } else { Reason::QuotaExceeded },
+        status,
+        violated: &violated,
+        retry_after: retry_after.as_deref(),
+    };
+    (media.content_type(), refusal.body(media))
+}
+
 /// A cost as the operator's Lua gave it, in units.
 fn units(cost: &LuaValue) -> Result<u64, String> {
     let number = match cost {
@@ -173,7 +282,11 @@ fn units(cost: &LuaValue) -> Result<u64, String> {
         LuaValue::Number(number) => *number,
         other => return Err(format!("the cost must be a number, not a {}", other.type_name())),
     };
-    if number.fract() != 0.0 || !(0.0..=MAX_LIMIT as f64).contains(&number) {
+    if number > MAX_LIMIT as f64 {
+        // More than any limit can be: it is refused as what never fits.
+        return Ok(MAX_LIMIT);
+    }
+    if number.fract() != 0.0 || number.is_nan() || number < 0.0 {
         let shown = match number.abs() {
             0.0..1e17 => number.to_string(),
             _ => format!("{number:e}"),
@@ -181,84 +294,6 @@ fn units(cost: &LuaValue) -> Result<u64, String> {
         return Err(format!("the cost must be a whole number from 0 to {MAX_LIMIT}, not {shown}"));
     }
     Ok(number as u64)
-}
-
-/// An answer as Lua takes it: `ticket, allowed, limit, remaining, retry_after,
-/// reset, limits`, or `ticket, nil, reason`. The numbers are those of the
-/// tightest limit, times in seconds, `retry_after` nil if there is none.
-/// `limits`, if it was asked for, is a list of each limit with these fields.
-struct LuaAnswer {
-    answer: Answer,
-    in_full: bool,
-}
-
-impl IntoLuaMulti for LuaAnswer {
-    fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
-        let Answer { ticket, outcome } = self.answer;
-        let verdict = match outcome {
-            Ok(Decided { verdict, .. }) => verdict,
-            Err(failure) => return (ticket, LuaNil, failure.word()).into_lua_multi(lua),
-        };
-        let Some(tightest) = verdict.tightest() else {
-            // A policy has limits, so a verdict has too; but an answer that
-            // says nothing must not become a decision.
-            return (ticket, LuaNil, "malformed_reply").into_lua_multi(lua);
-        };
-        let limits = match self.in_full {
-            true => Some(limits_to_lua(lua, &verdict.limits)?),
-            false => None,
-        };
-        (
-            ticket,
-            verdict.allowed,
-            tightest.limit,
-            tightest.remaining,
-            retry_after(tightest),
-            tightest.reset.as_secs_f64(),
-            limits,
-        )
-            .into_lua_multi(lua)
-    }
-}
-
-fn limits_to_lua(lua: &Lua, limits: &[Standing]) -> LuaResult<LuaTable> {
-    let list = lua.create_table()?;
-    for standing in limits {
-        let entry = lua.create_table()?;
-        entry.set("limit", standing.limit)?;
-        entry.set("remaining", standing.remaining)?;
-        entry.set("retry_after", retry_after(standing))?;
-        entry.set("reset", standing.reset.as_secs_f64())?;
-        list.push(entry)?;
-    }
-    Ok(list)
-}
-
-fn retry_after(standing: &Standing) -> Option<f64> {
-    match standing.wait {
-        Wait::For(wait) => Some(wait.as_secs_f64()),
-        Wait::None | Wait::Forever => None,
-    }
-}
-
-/// `fields(allowed, limit, remaining, retry_after, reset)`: the header texts, in
-/// that order, from a decision's numbers; nil for a header that is not sent.
-fn fields(
-    (allowed, limit, remaining, retry_after, reset): (bool, u64, u64, Option<f64>, f64),
-) -> (String, String, Option<String>, Option<String>) {
-    let wait = match retry_after {
-        Some(wait) => Wait::For(seconds(wait)),
-        None if allowed => Wait::None,
-        None => Wait::Forever,
-    };
-    let fields = Fields::of(&Standing { limit, remaining, wait, reset: seconds(reset) });
-    (fields.limit, fields.remaining, fields.retry_after, fields.reset)
-}
-
-/// From Lua's seconds. They came from here, so they are in range; whatever
-/// else comes is no time at all.
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 impl LuaUserData for Engine {
@@ -289,13 +324,10 @@ impl LuaUserData for Engine {
             }
             Ok(())
         });
-        methods.add_method("fields", |_, _, decision| Ok(fields(decision)));
-        methods.add_method(
-            "body",
-            |_, _, (policy, status, retry_after): (String, u16, Option<String>)| {
-                Ok(refusal_body(&policy, status, retry_after.as_deref()))
-            },
-        );
+        methods.add_method("settle", |_, engine, charge| Ok(engine.settle(charge)));
+        methods.add_method("network", |_, engine, address| Ok(engine.network(address)));
+        methods.add_method("exempts", |_, engine, address| Ok(engine.exempts(address)));
+        methods.add_method("refusal", |_, _, refusal| Ok(refusal_of(refusal)));
         methods.add_method("stats", |lua, engine, ()| engine.stats(lua));
         methods.add_method("policies", |lua, engine, ()| {
             policies::to_lua(lua, &engine.config.policies)

@@ -4,6 +4,7 @@
 //! once. What can fail at run time is a return value (`nil, reason`); a Lua
 //! error is left to misuse.
 
+mod answer;
 mod bell;
 mod engine;
 mod lua_config;

@@ -112,6 +112,7 @@ impl Worker {
 
     /// Queues a request, or says at once why it will have no decision.
     pub(crate) fn submit(&self, ask: Ask) -> Result<(), Refusal> {
+        let is_decision = ask.operation.is_decision();
         let refused = match self.health.link() {
             LinkState::Down => Refusal::Unreachable,
             LinkState::Up | LinkState::Connecting => match self.asks.try_send(ask) {
@@ -120,7 +121,9 @@ impl Worker {
                 Err(mpsc::error::TrySendError::Closed(_)) => Refusal::Stopped,
             },
         };
-        self.health.failed.fetch_add(1, Relaxed);
+        if is_decision {
+            self.health.failed.fetch_add(1, Relaxed);
+        }
         Err(refused)
     }
 

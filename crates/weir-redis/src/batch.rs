@@ -176,22 +176,15 @@ mod tests {
     use super::*;
     use crate::rule::Source;
     use std::time::Instant;
-    use weir_core::{KeyRule, Limit, OnError, Policy};
+    use weir_core::{Limit, Policy};
 
     fn rules() -> Vec<Rule> {
         vec![rule("5/1s")]
     }
 
     fn rule(rate: &str) -> Rule {
-        let policy = Policy {
-            name: "api".to_owned(),
-            limits: vec![Limit::SlidingLog(rate.parse().expect(rate))],
-            plans: Vec::new(),
-            bucket: None,
-            key: KeyRule::Function,
-            on_error: OnError::Open,
-            error_status: 503,
-        };
+        let limit = Limit::SlidingLog(rate.parse().expect(rate));
+        let policy = Policy::new("api", vec![limit]);
         Rule::new(&policy, &policy.limits)
     }
 

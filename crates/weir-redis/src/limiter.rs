@@ -37,6 +37,8 @@ pub use health::{Health, LinkState};
 pub struct Answer {
     /// The [`Ask`]'s ticket.
     pub ticket: u64,
+    /// Its rule.
+    pub rule: usize,
     /// The decision, or why there is none.
     pub outcome: Result<Decided, Failure>,
 }
@@ -259,11 +261,11 @@ impl<O: Outlet> Limiter<O> {
                     Failure::Refused
                 });
                 decided |= outcome.is_ok();
-                Answer { ticket: ask.ticket, outcome }
+                Answer { ticket: ask.ticket, rule: ask.rule, outcome }
             })
             .collect();
-        let failed = answers.iter().filter(|answer| answer.outcome.is_err()).count();
-        self.health.failed.fetch_add(failed as u64, Relaxed);
+        let failed = asks.iter().zip(&answers).filter(|(_, answer)| answer.outcome.is_err());
+        self.count_failed(failed.map(|(ask, _)| ask));
         self.outlet.deliver(answers);
         if decided && current {
             self.link.proven();
@@ -280,12 +282,20 @@ impl<O: Outlet> Limiter<O> {
     }
 
     fn fail(&self, asks: impl Iterator<Item = Ask>, failure: Failure) {
-        let answers: Vec<Answer> =
-            asks.map(|ask| Answer { ticket: ask.ticket, outcome: Err(failure) }).collect();
-        if !answers.is_empty() {
-            self.health.failed.fetch_add(answers.len() as u64, Relaxed);
-            self.outlet.deliver(answers);
+        let asks: Vec<Ask> = asks.collect();
+        if asks.is_empty() {
+            return;
         }
+        self.count_failed(asks.iter());
+        let answer =
+            |ask: &Ask| Answer { ticket: ask.ticket, rule: ask.rule, outcome: Err(failure) };
+        self.outlet.deliver(asks.iter().map(answer).collect());
+    }
+
+    /// Counts those about which `on_error` decides.
+    fn count_failed<'a>(&self, asks: impl Iterator<Item = &'a Ask>) {
+        let decisions = asks.filter(|ask| ask.operation.is_decision()).count();
+        self.health.failed.fetch_add(decisions as u64, Relaxed);
     }
 
     fn link_event(&mut self, event: Event) {

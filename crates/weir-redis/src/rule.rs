@@ -4,13 +4,15 @@
 use std::time::Instant;
 
 use weir_core::identity::{self, Value};
+use weir_core::policy::KeySource;
 use weir_core::{KeyRule, Limit, Policy, Rate, Timestamp, time};
 
 /// A policy under one plan, prepared once: everything about a request under it
 /// that does not change from request to request.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    sources: Vec<String>,
+    /// The names of its keys, escaped.
+    sources: Vec<Vec<u8>>,
     /// The limits as ARGV has them, each behind a space.
     limits_text: String,
     /// The text of a request of cost 1, by far the most common.
@@ -22,7 +24,7 @@ pub struct Rule {
 /// Where the value that names a client came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The policy's key template of this index, from 0.
+    /// The policy's key of this index, from 0.
     Template(usize),
     /// A key function, or a key given for this request.
     Given,
@@ -30,8 +32,8 @@ pub enum Source {
     Address,
 }
 
-/// The template under which an address stands that was fallen back to.
-const ADDRESS: &str = "$remote_addr";
+/// The key under which an address stands that was fallen back to.
+const ADDRESS: &[u8] = b"$remote_addr";
 
 /// What is to be done under a rule's limits. Costs are in units, up to
 /// [`MAX_LIMIT`](weir_core::rate::MAX_LIMIT).
@@ -59,6 +61,13 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Whether somebody waits for it.
+    pub fn is_decision(self) -> bool {
+        matches!(self, Self::Decide { .. })
+    }
+}
+
 /// One request to decide, or to settle afterwards.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -80,9 +89,7 @@ impl Rule {
     /// Prepares a policy under these limits: its own, or those of a plan.
     pub fn new(policy: &Policy, limits: &[Limit]) -> Self {
         let sources = match &policy.key {
-            KeyRule::Templates(templates) => {
-                templates.iter().map(|template| template.text().to_owned()).collect()
-            }
+            KeyRule::Sources(sources) => sources.iter().map(KeySource::escaped).collect(),
             KeyRule::Function => Vec::new(),
         };
         let limits_text: String = limits.iter().map(|limit| format!(" {}", text(limit))).collect();
@@ -108,13 +115,19 @@ impl Rule {
     pub fn work_us(&self, operation: Operation) -> u64 {
         const LIMIT: u64 = 8;
         const ENTRY: u64 = 1;
+        const MOVED: u64 = 64;
         let entries = |limit: &Limit| match operation {
             Operation::Decide { cost } => limit.entries(cost),
             Operation::Charge { cost } | Operation::Refund { cost, .. } => {
                 limit.entries_afterwards(cost)
             }
         };
-        self.limits.iter().map(|limit| LIMIT + ENTRY * entries(limit)).sum()
+        // What is given back is taken out of the middle of a ring.
+        let moved = |limit: &Limit| match (limit, operation) {
+            (Limit::CompactLog(_), Operation::Refund { .. }) => limit.capacity() / MOVED,
+            _ => 0,
+        };
+        self.limits.iter().map(|limit| LIMIT + ENTRY * entries(limit) + moved(limit)).sum()
     }
 
     /// Calls `each` with the key of every limit for this client, built in
@@ -128,8 +141,8 @@ impl Rule {
         mut each: impl FnMut(&[u8]),
     ) {
         let source = match source {
-            Source::Template(index) => self.sources.get(index).map_or("", String::as_str),
-            Source::Given => "",
+            Source::Template(index) => self.sources.get(index).map_or(&b""[..], Vec::as_slice),
+            Source::Given => b"",
             Source::Address => ADDRESS,
         };
         scratch.clear();
@@ -174,27 +187,23 @@ fn text(limit: &Limit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::Template;
     use weir_core::limit::BucketRate;
-    use weir_core::{OnError, Template};
 
     fn policy() -> Policy {
         let rate = |text: &str| text.parse().expect(text);
         let bucket = BucketRate::new(rate("5/1s"), 9).expect("a bucket");
-        Policy {
-            name: "api".to_owned(),
-            limits: vec![
-                Limit::SlidingLog(rate("100/60s")),
-                Limit::CompactLog(rate("100/60s")),
-                Limit::SlidingCounter(rate("100/60s")),
-                Limit::TokenBucket(bucket),
-                Limit::Quota("7/month".parse().expect("a quota")),
-            ],
-            plans: Vec::new(),
-            bucket: None,
-            key: KeyRule::Templates(vec![Template::parse("$http_x_user").expect("a template")]),
-            on_error: OnError::Open,
-            error_status: 503,
-        }
+        let limits = vec![
+            Limit::SlidingLog(rate("100/60s")),
+            Limit::CompactLog(rate("100/60s")),
+            Limit::SlidingCounter(rate("100/60s")),
+            Limit::TokenBucket(bucket),
+            Limit::Quota("7/month".parse().expect("a quota")),
+        ];
+        let user = Template::parse("$http_x_user").expect("a template");
+        let tenant = Template::parse("$host").expect("a template");
+        let sources = vec![KeySource(vec![user.clone()]), KeySource(vec![tenant, user])];
+        Policy { key: KeyRule::Sources(sources), ..Policy::new("api", limits) }
     }
 
     fn rule() -> Rule {
@@ -222,6 +231,16 @@ mod tests {
                 "weir:{$http_x_user=al%20ice}:api:quota:month",
             ]
         );
+    }
+
+    #[test]
+    fn the_parts_of_a_key_stand_apart() {
+        let mut keys = Vec::new();
+        let value = Value::new(&[b"example.org", b"al&ice"], None);
+        rule().keys("weir", Source::Template(1), &value, &mut Vec::new(), |key| {
+            keys.push(String::from_utf8(key.to_vec()).expect("keys are ASCII"));
+        });
+        assert_eq!(keys[0], "weir:{$host&$http_x_user=example.org&al%26ice}:api:log:1m");
     }
 
     /// C20: a bucket is shared by its name, and is no policy's.

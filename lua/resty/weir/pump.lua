@@ -46,6 +46,9 @@ local engine
 local waiters = {}
 local waiting = 0
 
+-- What was sent that nobody waits for: still under way, done, and lost.
+local settling, settled, unsettled = 0, 0, 0
+
 -- A pump is "on" once its timer runs; "starting" before, since `changed`; and
 -- "off" if it ended, at `changed`.
 local state = "off"
@@ -60,7 +63,20 @@ local started = 0
 local leaving = false
 
 
-local function settle(ticket, allowed, limit, remaining, retry_after, reset, limits)
+-- The ticket of what nobody waits for.
+local NOBODY = 0
+
+
+local function settle(ticket, allowed, at, remaining, retry_after, violated, ...)
+    if ticket == NOBODY then
+        settling = settling - 1
+        if allowed == nil then
+            unsettled = unsettled + 1
+        else
+            settled = settled + 1
+        end
+        return
+    end
     local waiter = waiters[ticket]
     if not waiter then
         -- It gave up: its client was answered by on_error.
@@ -72,13 +88,11 @@ local function settle(ticket, allowed, limit, remaining, retry_after, reset, lim
     waiter.done = true
     waiter.allowed = allowed
     if allowed == nil then
-        waiter.reason = limit
+        waiter.reason = at
     else
-        waiter.limit = limit
-        waiter.remaining = remaining
-        waiter.retry_after = retry_after
-        waiter.reset = reset
-        waiter.limits = limits
+        waiter.at, waiter.remaining = at, remaining
+        waiter.retry_after, waiter.violated = retry_after, violated
+        waiter.values = { ... }
     end
     waiter.semaphore:post()
 end
@@ -145,7 +159,7 @@ local function serve()
     for _ = 1, _M.wake_ups do
         drain()
         write_log()
-        if waiting == 0 and (leaving or exiting()) then
+        if waiting == 0 and settling == 0 and (leaving or exiting()) then
             sock:close()
             return false
         end
@@ -246,19 +260,37 @@ function _M.start(configured)
 end
 
 
+-- Counts what was sent without anybody to wait for it, or could not be.
+function _M.sent(ok)
+    if not ok then
+        unsettled = unsettled + 1
+        return
+    end
+    settling = settling + 1
+    -- At the worker's exit its pump may be gone already: the worker must not
+    -- leave before this has left.
+    _M.ensure()
+end
+
+
 -- Waits up to `timeout` seconds for the answer of this ticket. Returns a
 -- waiter with `done`, `allowed` and what came with it; not `done` means that
--- nothing came.
+-- nothing came. It has room for what a decision is given later.
 function _M.wait(ticket, timeout)
-    local waiter = { semaphore = new_semaphore(0), done = false }
-    if not waiter.semaphore then
+    local answered = new_semaphore(0)
+    -- With room for what it will hold: growing it costs more than making it.
+    local waiter = { semaphore = answered, done = false, allowed = false, at = false,
+        remaining = false, retry_after = false, violated = false, values = false,
+        rule = false, source = false, value = false, units = false, policy = false,
+        before = false }
+    if not answered then
         return waiter
     end
     waiters[ticket] = waiter
     waiting = waiting + 1
 
     -- Not blindly for a pump that may never come.
-    waiter.semaphore:wait(state == "on" and timeout or min(timeout, PATIENCE))
+    answered:wait(state == "on" and timeout or min(timeout, PATIENCE))
 
     if not waiter.done then
         -- The answer may have come while the worker was busy elsewhere.
@@ -268,13 +300,16 @@ function _M.wait(ticket, timeout)
             waiting = waiting - 1
         end
     end
+    waiter.semaphore = false
     return waiter
 end
 
 
--- How many requests wait, and how many pumps have been started.
-function _M.counts()
-    return waiting, started
+-- Adds to a table of statistics how many requests wait, how many pumps have
+-- been started, and what became of what nobody waits for.
+function _M.add_to(stats)
+    stats.waiting, stats.pumps = waiting, started
+    stats.settled, stats.unsettled = settled, unsettled
 end
 
 

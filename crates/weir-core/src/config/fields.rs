@@ -49,6 +49,33 @@ impl Fields {
         }
     }
 
+    /// `false` if it was not given.
+    pub(super) fn boolean(&mut self, field: &'static str) -> Result<bool, ConfigError> {
+        match self.take(field) {
+            None => Ok(false),
+            Some(Value::Boolean(flag)) => Ok(flag),
+            Some(other) => Err(self.mistyped(field, "true or false", &other)),
+        }
+    }
+
+    /// A list of at least one string, which must be there.
+    pub(super) fn strings(
+        &mut self,
+        field: &'static str,
+        wanted: &str,
+    ) -> Result<Vec<String>, ConfigError> {
+        let list = match self.take(field) {
+            Some(Value::List(list)) => list,
+            Some(other) => return Err(self.mistyped(field, wanted, &other)),
+            None => return Err(self.missing(field, wanted)),
+        };
+        let string = |(index, value)| match value {
+            Value::String(text) => Ok(text),
+            other => Err(self.mistyped(&format!("{field}[{}]", index + 1), "a string", &other)),
+        };
+        list.into_iter().enumerate().map(string).collect()
+    }
+
     /// A number of a range within those that a double has exactly.
     pub(super) fn whole_number(
         &mut self,

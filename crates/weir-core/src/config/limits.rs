@@ -1,11 +1,11 @@
 //! The limits of a policy or a plan: one written flat, or a list.
 
-use super::Value;
 use super::fields::Fields;
-use crate::ConfigError;
+use super::{NAME_RULE, Value, is_name};
 use crate::limit::{BucketRate, Limit, QuotaError};
 use crate::period::Period;
 use crate::rate::{MAX_LIMIT, Rate, RateError};
+use crate::{ConfigError, Policy};
 
 /// The fields in which limits are written.
 pub(super) const FIELDS: [&str; 4] = ["limit", "algorithm", "burst", "limits"];
@@ -57,15 +57,23 @@ impl Algorithm {
     }
 }
 
-/// The limits that these fields have.
-pub(super) fn read(fields: &mut Fields) -> Result<Vec<Limit>, ConfigError> {
+/// The limits that these fields have, and by what names clients know them.
+pub(super) fn read(
+    fields: &mut Fields,
+    policy: &str,
+) -> Result<(Vec<Limit>, Vec<String>), ConfigError> {
     let Some(list) = fields.take("limits") else {
-        return Ok(vec![one(fields, Algorithm::SlidingLog)?]);
+        let limits = vec![one(fields, Algorithm::SlidingLog)?];
+        let names = Policy::default_names(policy, &limits);
+        return Ok((limits, names));
     };
     let items = items(fields, list)?;
     let mut limits: Vec<Limit> = Vec::with_capacity(items.len());
+    let mut names = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
-        let mut item = item_fields(fields, index, item)?;
+        let path = fields.path_of(&format!("limits[{}]", index + 1));
+        let mut item = Fields::of(path, item, &["name", "limit", "algorithm", "burst"])?;
+        names.push(name(&mut item, &names)?);
         let limit = one(&mut item, Algorithm::SlidingLog)?;
         let is_twin = |other: &Limit| other.key_suffix() == limit.key_suffix();
         if let Some(twin) = limits.iter().position(is_twin) {
@@ -78,7 +86,21 @@ pub(super) fn read(fields: &mut Fields) -> Result<Vec<Limit>, ConfigError> {
         }
         limits.push(limit);
     }
-    Ok(limits)
+    let default = Policy::default_names(policy, &limits);
+    let names = names.into_iter().zip(default).map(|(name, default)| name.unwrap_or(default));
+    let names = names.collect();
+    Ok((limits, names))
+}
+
+fn name(fields: &mut Fields, others: &[Option<String>]) -> Result<Option<String>, ConfigError> {
+    let name = fields.string("name")?;
+    match &name {
+        Some(text) if !is_name(text) => Err(fields.wrong("name", format!("{text:?}: {NAME_RULE}"))),
+        Some(text) if others.contains(&name) => {
+            Err(fields.wrong("name", format!("{text:?}: another limit has that name")))
+        }
+        _ => Ok(name),
+    }
 }
 
 /// The limits of a plan, in place of `base`: a text or a table as a policy has
@@ -107,8 +129,10 @@ pub(super) fn read_plan(
                     format!("must be as many as the policy's: {}, not {}", base.len(), items.len());
                 return Err(fields.wrong("limits", problem));
             }
-            let item =
-                |(index, (item, base))| in_place_of(&mut item_fields(&fields, index, item)?, base);
+            let item = |(index, (item, base))| {
+                let path = fields.path_of(&format!("limits[{}]", index + 1));
+                in_place_of(&mut Fields::of(path, item, &FLAT)?, base)
+            };
             items.into_iter().zip(base).enumerate().map(item).collect()
         }
     }
@@ -135,11 +159,6 @@ fn items(fields: &mut Fields, list: Value) -> Result<Vec<Value>, ConfigError> {
     }
 }
 
-fn item_fields(fields: &Fields, index: usize, item: Value) -> Result<Fields, ConfigError> {
-    let path = fields.path_of(&format!("limits[{}]", index + 1));
-    Fields::of(path, item, &FLAT)
-}
-
 fn in_place_of(fields: &mut Fields, base: &Limit) -> Result<Limit, ConfigError> {
     let limit = one(fields, Algorithm::of(base))?;
     let (own, here) = (base.key_suffix(), limit.key_suffix());
@@ -155,8 +174,9 @@ fn in_place_of(fields: &mut Fields, base: &Limit) -> Result<Limit, ConfigError> 
 
 /// The one limit that these fields have.
 fn one(fields: &mut Fields, default: Algorithm) -> Result<Limit, ConfigError> {
-    let text = match fields.string("limit")? {
-        Some(text) => text,
+    let text = match fields.take("limit") {
+        Some(Value::String(text)) => text,
+        Some(other) => return Err(fields.mistyped("limit", EXAMPLE, &other)),
         None => return Err(fields.missing("limit", EXAMPLE)),
     };
     let algorithm = match fields.string("algorithm")? {

@@ -1,10 +1,9 @@
 //! The `policies` table.
 
 use super::fields::Fields;
-use super::limits::{self, FIELDS};
-use super::{NAME_RULE, Value, is_name};
-use crate::policy::{KeyRule, OnError, Plan, Policy};
-use crate::{ConfigError, Limit, Rate, Template};
+use super::{NAME_RULE, Value, answers, clients, is_name, limits};
+use crate::policy::{Charge, OnError, Plan, Policy};
+use crate::{ConfigError, Limit, Rate};
 
 pub(super) fn all(config: Value) -> Result<Vec<Policy>, ConfigError> {
     let table = config.into_table("policies")?;
@@ -50,26 +49,80 @@ fn rates(policy: &Policy) -> impl Iterator<Item = Rate> {
 
 fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
     check_name("policies", &name)?;
-    let known: Vec<&str> =
-        FIELDS.into_iter().chain(["plans", "bucket", "key", "on_error", "error_status"]).collect();
+    let own = ["plans", "bucket", "charge", "dry_run", "on_error", "error_status"];
+    let known: Vec<&str> = limits::FIELDS
+        .into_iter()
+        .chain(clients::FIELDS)
+        .chain(own)
+        .chain(answers::FIELDS)
+        .collect();
     let mut fields = Fields::of(format!("policies.{name}"), config, &known)?;
-    let limits = limits::read(&mut fields)?;
+    let (limits, limit_names) = limits::read(&mut fields, &name)?;
     let plans = plans(&mut fields, &limits)?;
     let bucket = fields.string("bucket")?;
     if bucket.as_ref().is_some_and(|bucket| !is_name(bucket)) {
         return Err(fields.wrong("bucket", NAME_RULE));
     }
-    let key = key_rule(&mut fields)?;
-    let on_error = match fields.string("on_error")?.as_deref() {
-        None | Some("open") => OnError::Open,
-        Some("closed") => OnError::Closed,
+    Ok(Policy {
+        limits,
+        limit_names,
+        plans,
+        bucket,
+        key: clients::key_rule(&mut fields)?,
+        ip: clients::prefixes(&mut fields)?,
+        hash_keys: fields.boolean("hash_keys")?,
+        exempt: clients::exempt(&mut fields)?,
+        charge: charge(&mut fields)?,
+        dry_run: fields.boolean("dry_run")?,
+        on_error: on_error(&mut fields)?,
+        error_status: error_status(&mut fields)?,
+        answers: answers::read(&mut fields)?,
+        name,
+    })
+}
+
+fn on_error(fields: &mut Fields) -> Result<OnError, ConfigError> {
+    match fields.string("on_error")?.as_deref() {
+        None | Some("open") => Ok(OnError::Open),
+        Some("closed") => Ok(OnError::Closed),
         Some(other) => {
             let problem = format!("{other:?}: must be \"open\" or \"closed\"");
-            return Err(fields.wrong("on_error", problem));
+            Err(fields.wrong("on_error", problem))
+        }
+    }
+}
+
+fn error_status(fields: &mut Fields) -> Result<u16, ConfigError> {
+    let status = fields.whole_number("error_status", 400..=599)?.unwrap_or(503) as u16;
+    // nginx closes the connection, or answers with another.
+    if let 408 | 444 | 494..=499 = status {
+        let problem = format!("{status}: has a meaning of its own in nginx; 503 is the usual one");
+        return Err(fields.wrong("error_status", problem));
+    }
+    Ok(status)
+}
+
+fn charge(fields: &mut Fields) -> Result<Charge, ConfigError> {
+    const WANTED: &str = "must be \"always\" or a list of statuses, as { 401, 403 }";
+    let statuses = match fields.take("charge") {
+        None => return Ok(Charge::Always),
+        Some(Value::String(word)) if word == "always" => return Ok(Charge::Always),
+        Some(Value::List(statuses)) => statuses,
+        Some(other) => {
+            return Err(fields.wrong("charge", format!("{WANTED}, not {}", other.kind())));
         }
     };
-    let error_status = fields.whole_number("error_status", 400..=599)?.unwrap_or(503) as u16;
-    Ok(Policy { name, limits, plans, bucket, key, on_error, error_status })
+    let status = |(index, status)| match status {
+        Value::Number(status) if status.fract() == 0.0 && (100.0..=599.0).contains(&status) => {
+            Ok(status as u16)
+        }
+        Value::Number(status) => {
+            let problem = format!("{status}: must be a status from 100 to 599");
+            Err(fields.wrong(&format!("charge[{}]", index + 1), problem))
+        }
+        other => Err(fields.mistyped(&format!("charge[{}]", index + 1), "a status", &other)),
+    };
+    statuses.into_iter().enumerate().map(status).collect::<Result<_, _>>().map(Charge::Statuses)
 }
 
 fn check_name(path: &str, name: &str) -> Result<(), ConfigError> {
@@ -92,29 +145,4 @@ fn plans(fields: &mut Fields, limits: &[Limit]) -> Result<Vec<Plan>, ConfigError
         Ok(Plan { name, limits })
     };
     table.into_iter().map(plan).collect()
-}
-
-fn key_rule(fields: &mut Fields) -> Result<KeyRule, ConfigError> {
-    const WANTED: &str = "a string, a list of strings or a function";
-    let template = |fields: &Fields, field: &str, text: &str| {
-        Template::parse(text).map_err(|error| fields.wrong(field, format!("{text:?}: {error}")))
-    };
-    let templates = match fields.take("key") {
-        None => vec![template(fields, "key", "$remote_addr")?],
-        Some(Value::String(text)) => vec![template(fields, "key", &text)?],
-        Some(Value::Function) => return Ok(KeyRule::Function),
-        Some(Value::List(list)) => list
-            .into_iter()
-            .enumerate()
-            .map(|(index, value)| {
-                let field = format!("key[{}]", index + 1);
-                match value {
-                    Value::String(text) => template(fields, &field, &text),
-                    other => Err(fields.mistyped(&field, "a string", &other)),
-                }
-            })
-            .collect::<Result<_, _>>()?,
-        Some(other) => return Err(fields.mistyped("key", WANTED, &other)),
-    };
-    Ok(KeyRule::Templates(templates))
 }

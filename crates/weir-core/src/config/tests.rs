@@ -3,6 +3,7 @@ use crate::Limit;
 use crate::policy::{KeyRule, OnError};
 use crate::template::Part;
 
+mod clients_and_answers;
 mod limits;
 
 fn text(text: &str) -> Value {
@@ -38,8 +39,11 @@ fn the_defaults_are_the_documented_ones() {
     assert_eq!(config.runtime_dir, None);
     let policy = &config.policies[0];
     assert_eq!((policy.on_error, policy.error_status), (OnError::Open, 503));
-    let KeyRule::Templates(key) = &policy.key else { panic!("a template by default") };
-    assert_eq!(key[0].parts(), [Part::Variable("remote_addr".to_owned())]);
+    let KeyRule::Sources(key) = &policy.key else { panic!("a template by default") };
+    assert_eq!(key[0].0[0].parts(), [Part::Variable("remote_addr".to_owned())]);
+    // In all else a policy is as if nothing had been written.
+    let expected = Policy { key: policy.key.clone(), ..Policy::new("api", policy.limits.clone()) };
+    assert_eq!(policy, &expected);
 }
 
 #[test]
@@ -79,7 +83,7 @@ fn every_field_is_taken() {
     let [a, b] = &config.policies[..] else { panic!("two policies") };
     assert_eq!((a.name.as_str(), a.on_error, a.error_status), ("a", OnError::Closed, 500));
     assert_eq!(a.limits, [Limit::SlidingLog("5/10s".parse().expect("a rate"))]);
-    assert!(matches!(&a.key, KeyRule::Templates(key) if key.len() == 2));
+    assert!(matches!(&a.key, KeyRule::Sources(key) if key.len() == 2));
     assert_eq!(b.key, KeyRule::Function);
 }
 
@@ -95,7 +99,7 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
         ),
         (
             table([("limit", Value::Number(5.0))]),
-            "policies.api.limit: must be a string, not a number",
+            "policies.api.limit: must be a string like \"100/1m\", not a number",
         ),
         (
             table([limit(), ("on_error", text("ignore"))]),
@@ -128,12 +132,15 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
         ),
         (
             table([limit(), ("key", table([]))]),
-            "policies.api.key: must be a string, a list of strings or a function, not a table",
+            "policies.api.key: must be a string, a list, { parts = { ... } } or a function, \
+             not an empty list",
         ),
         (
             table([limit(), ("onerror", text("open"))]),
             "policies.api.onerror: unknown field; known here are limit, algorithm, burst, limits, \
-             plans, bucket, key, on_error, error_status",
+             key, ip, hash_keys, exempt, plans, bucket, charge, dry_run, on_error, error_status, \
+             headers, partition_key, expose, dry_run_header, error_page, body, error_body, \
+             grpc_status",
         ),
     ] {
         assert_eq!(refusal(with_policy(policy)), message);
@@ -193,6 +200,6 @@ fn a_wrong_whole_is_refused() {
     );
     assert_eq!(
         refusal(table([redis(), ("policies", table([("a", limit())])), ("polices", table([]))])),
-        "polices: unknown field; known here are redis, runtime_dir, policies"
+        "polices: unknown field; known here are redis, runtime_dir, secret, policies"
     );
 }

@@ -31,6 +31,7 @@ impl Value {
             Value::Number(_) => "a number",
             Value::String(_) => "a string",
             Value::List(_) => "a list",
+            Value::Table(table) if table.is_empty() => "an empty table",
             Value::Table(_) => "a table",
             Value::Function => "a function",
             Value::Other(kind) => kind,

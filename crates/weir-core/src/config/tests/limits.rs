@@ -194,7 +194,7 @@ fn wrong_limits_are_refused_by_the_name_of_their_field() {
         ),
         (
             table([several(vec![first(), table([("limits", text("5/1s"))])])]),
-            "policies.api.limits[2].limits: unknown field; known here are limit, algorithm, burst"
+            "policies.api.limits[2].limits: unknown field; known here are name, limit, algorithm, burst"
                 .to_owned(),
         ),
         (

@@ -1,0 +1,234 @@
+//! The body of an answer that Weir gives itself.
+//!
+//! Problem details (RFC 9457) with the problem types of
+//! draft-ietf-httpapi-ratelimit-headers-11, as JSON; as text or HTML for a
+//! client that asks for that and not for JSON (RFC 9110, section 12.5.1).
+
+use mediatype::names::{APPLICATION, HTML, JSON, PLAIN, PROBLEM, TEXT};
+use mediatype::{MediaType, MediaTypeList, Name, ReadParams};
+
+/// Why a request was answered in place of the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// There was no room in a limit.
+    QuotaExceeded,
+    /// Nobody could say, and the policy is closed then.
+    ReducedCapacity,
+}
+
+impl Reason {
+    /// The last part of the problem type's address.
+    const fn fragment(self) -> &'static str {
+        match self {
+            Reason::QuotaExceeded => "quota-exceeded",
+            Reason::ReducedCapacity => "temporary-reduced-capacity",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Reason::QuotaExceeded => "Rate limit exceeded",
+            Reason::ReducedCapacity => "Temporarily unavailable",
+        }
+    }
+}
+
+/// An answer in place of the upstream's.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusal<'a> {
+    /// Why.
+    pub reason: Reason,
+    /// The HTTP status.
+    pub status: u16,
+    /// The limits without room, by the names under which headers tell of
+    /// them: letters, digits, `_`, `-`, `.` and `:`.
+    pub violated: &'a [&'a str],
+    /// `Retry-After`, if there is one.
+    pub retry_after: Option<&'a str>,
+}
+
+/// In what form an answer is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    /// `application/problem+json`.
+    Json,
+    /// `text/html`.
+    Html,
+    /// `text/plain`.
+    Text,
+}
+
+impl Media {
+    /// The form that an `Accept` header prefers; JSON where it does not say.
+    pub fn preferred(accept: Option<&str>) -> Self {
+        let Some(accept) = accept else { return Media::Json };
+        let wish = |ty, subty, suffix| wish(accept, ty, subty, suffix);
+        // Who refuses JSON is not given it under its other name.
+        let json = wish(APPLICATION, JSON, None).max(wish(APPLICATION, PROBLEM, Some(JSON)));
+        let ((_, json), (_, html), (_, text)) =
+            (json, wish(TEXT, HTML, None), wish(TEXT, PLAIN, None));
+        if html > json && html >= text {
+            Media::Html
+        } else if text > json {
+            Media::Text
+        } else {
+            Media::Json
+        }
+    }
+
+    /// The value of `Content-Type`.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Media::Json => "application/problem+json",
+            Media::Html => "text/html; charset=utf-8",
+            Media::Text => "text/plain; charset=utf-8",
+        }
+    }
+}
+
+/// How much an `Accept` header wants this type: how specific the closest range
+/// is that it names, and its weight in thousandths. What cannot be read is
+/// passed over.
+fn wish(accept: &str, ty: Name, subty: Name, suffix: Option<Name>) -> (u8, u16) {
+    let specificity = |range: &MediaType| match (range.ty.as_str(), range.subty.as_str()) {
+        ("*", "*") => Some(0),
+        (_, "*") if range.ty == ty => Some(1),
+        _ if range.ty == ty && range.subty == subty && range.suffix == suffix => Some(2),
+        _ => None,
+    };
+    MediaTypeList::new(accept)
+        .flatten()
+        .filter_map(|range| Some((specificity(&range)?, quality(&range))))
+        .max()
+        .unwrap_or_default()
+}
+
+fn quality(range: &MediaType) -> u16 {
+    let q = range.params().find(|(name, _)| name.as_str().eq_ignore_ascii_case("q"));
+    let weight = q.map_or(Some(1.0), |(_, value)| value.as_str().parse::<f32>().ok());
+    (weight.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0) as u16
+}
+
+impl Refusal<'_> {
+    /// The body in this form.
+    pub fn body(&self, media: Media) -> String {
+        match media {
+            Media::Json => self.json(),
+            Media::Text => format!("{}. {}\n", self.reason.title(), self.advice()),
+            Media::Html => format!(
+                "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+                 <title>{status} {title}</title></head>\n\
+                 <body><h1>{title}</h1><p>{advice}</p></body></html>\n",
+                status = self.status,
+                title = self.reason.title(),
+                advice = self.advice(),
+            ),
+        }
+    }
+
+    fn json(&self) -> String {
+        let mut body = format!(
+            "{{\"type\":\"https://iana.org/assignments/http-problem-types#{}\",\
+             \"title\":\"{}\",\"status\":{}",
+            self.reason.fragment(),
+            self.reason.title(),
+            self.status,
+        );
+        if !self.violated.is_empty() {
+            // Their characters need no escapes.
+            body.push_str(&format!(",\"violated-policies\":[\"{}\"]", self.violated.join("\",\"")));
+        }
+        if let Some(seconds) = self.retry_after {
+            body.push_str(&format!(",\"retry_after\":{seconds}"));
+        }
+        body.push_str("}\n");
+        body
+    }
+
+    fn advice(&self) -> String {
+        match self.retry_after {
+            Some("1") => "Try again in 1 second.".to_owned(),
+            Some(seconds) => format!("Try again in {seconds} seconds."),
+            None => "It cannot be served, however long you wait.".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_given_unless_something_else_is_wanted_more() {
+        for (accept, media) in [
+            (None, Media::Json),
+            (Some(""), Media::Json),
+            (Some("*/*"), Media::Json),
+            (Some("application/json"), Media::Json),
+            (Some("application/problem+json, text/html;q=0.9"), Media::Json),
+            (Some("text/html, application/json"), Media::Json),
+            (Some("application/json, text/plain, */*"), Media::Json),
+            (Some("application/*, text/*;q=0.5"), Media::Json),
+            (Some("image/png"), Media::Json),
+            (Some("text/html"), Media::Html),
+            (Some("TEXT/HTML; Q=0.4"), Media::Html),
+            (Some("text/html;level=1"), Media::Html),
+            // What browsers send.
+            (
+                Some("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"),
+                Media::Html,
+            ),
+            (Some("text/html, application/json;q=0.5"), Media::Html),
+            (Some("text/*"), Media::Html),
+            (Some("text/plain"), Media::Text),
+            (Some("text/plain, text/html;q=0.5"), Media::Text),
+            (Some("text/plain;q=0.5, */*;q=0.1"), Media::Text),
+            (Some("application/json;q=0, */*"), Media::Html),
+            (Some("text/html;q=0, text/*"), Media::Text),
+            (Some("nonsense, text/plain"), Media::Text),
+            (Some("text/html;q=much"), Media::Html),
+            (Some("text/html;q=-1"), Media::Json),
+            (Some("application/problem+xml, text/html;q=0.9"), Media::Html),
+            (Some("text/html+x"), Media::Json),
+        ] {
+            assert_eq!(Media::preferred(accept), media, "{accept:?}");
+        }
+    }
+
+    const REFUSAL: Refusal = Refusal {
+        reason: Reason::QuotaExceeded,
+        status: 429,
+        violated: &["burst", "public:log:1h"],
+        retry_after: Some("7"),
+    };
+
+    #[test]
+    fn the_json_is_a_problem_of_the_registered_type() {
+        assert_eq!(
+            REFUSAL.body(Media::Json),
+            "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\
+             \"title\":\"Rate limit exceeded\",\"status\":429,\
+             \"violated-policies\":[\"burst\",\"public:log:1h\"],\"retry_after\":7}\n"
+        );
+        let closed = Refusal {
+            reason: Reason::ReducedCapacity,
+            status: 503,
+            violated: &[],
+            retry_after: None,
+        };
+        assert_eq!(
+            closed.body(Media::Json),
+            "{\"type\":\"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity\",\
+             \"title\":\"Temporarily unavailable\",\"status\":503}\n"
+        );
+    }
+
+    #[test]
+    fn people_are_told_how_long_to_wait() {
+        assert_eq!(REFUSAL.body(Media::Text), "Rate limit exceeded. Try again in 7 seconds.\n");
+        let html = Refusal { retry_after: Some("1"), ..REFUSAL }.body(Media::Html);
+        assert!(html.contains("<h1>Rate limit exceeded</h1><p>Try again in 1 second.</p>"));
+        let never = Refusal { retry_after: None, ..REFUSAL }.body(Media::Text);
+        assert!(never.contains("however long you wait"), "{never}");
+    }
+}

@@ -1,0 +1,186 @@
+-- A decision about a request: what it is asked with, who is asked, and what is
+-- noted of it.
+
+local journal = require "resty.weir.journal"
+local key = require "resty.weir.key"
+local pump = require "resty.weir.pump"
+local settlement = require "resty.weir.settlement"
+local variables = require "resty.weir.variables"
+
+local ngx = ngx
+local get_phase = ngx.get_phase
+local getmetatable = getmetatable
+local pairs = pairs
+local pcall = pcall
+local sub = string.sub
+local tostring = tostring
+local type = type
+
+
+local _M = {}
+
+
+local engine
+local timeout
+
+-- What ends a request, or a subrequest alone.
+local ENDING = { denied = true, error_closed = true }
+
+-- What a policy passes over.
+local EXEMPT = { allowed = true, exempt = true }
+
+
+-- Before the first decision; `patience` is how long one may take, in seconds.
+function _M.configure(configured, patience)
+    engine, timeout = configured, patience
+end
+
+
+local OPTIONS = { cost = true, internal = true, key = true, plan = true }
+
+
+local function unknown_field(opts)
+    for name in pairs(opts) do
+        if not OPTIONS[name] then
+            return name
+        end
+    end
+end
+
+
+-- The rule by which a request is decided: its plan's, or the policy's own if
+-- the plan is none of the policy's. Whoever invents a plan gains nothing.
+local function rule_of(policy, plan)
+    if plan == nil then
+        return policy.rule
+    end
+    if type(plan) ~= "string" then
+        return nil, "opts.plan must be a string or nil, not a " .. type(plan)
+    end
+    return policy.plans and policy.plans[plan] or policy.rule
+end
+
+
+-- Asks for a decision, with each limit listed if `in_full`. Returns it, or nil
+-- and the reason in one word, with more to say about it for the log.
+local function ask(policy, opts, in_full)
+    local override, plan, cost
+    if opts ~= nil then
+        if type(opts) ~= "table" then
+            return nil, "bad_options", "opts must be a table, not a " .. type(opts)
+        end
+        if getmetatable(opts) ~= nil then
+            return nil, "bad_options", "opts must be a plain table, without a metatable"
+        end
+        local unknown = unknown_field(opts)
+        if unknown ~= nil then
+            return nil, "bad_options", "opts has an unknown field " .. tostring(unknown)
+                .. "; known here are cost, internal, key, plan"
+        end
+        override, plan, cost = opts.key, opts.plan, opts.cost
+    end
+    local rule, problem = rule_of(policy, plan)
+    if not rule then
+        return nil, "bad_options", problem
+    end
+    if get_phase() == "timer" then
+        if override == nil and not policy.key_function then
+            return nil, "bad_key", "a timer has no request: it needs opts.key"
+        end
+    elseif policy.exempt then
+        local is_exempt, err = key.is_exempt(engine, policy)
+        if err then
+            return nil, "bad_exempt", err
+        elseif is_exempt then
+            return EXEMPT
+        end
+    end
+    local source, value = key.of(engine, policy, override)
+    if not source then
+        return nil, "bad_key", value
+    end
+
+    local ok, err = pump.ensure()
+    if not ok then
+        return nil, "no_pump", err
+    end
+
+    local ticket, reason, detail = engine:submit(rule, source, value, cost, in_full)
+    if not ticket then
+        return nil, reason, detail
+    end
+
+    local decision = pump.wait(ticket, timeout)
+    if not decision.done then
+        return nil, "timeout"
+    end
+    if decision.allowed == nil then
+        return nil, decision.reason
+    end
+    decision.rule, decision.source, decision.value = rule, source, value
+    decision.units = cost or 1
+    return decision
+end
+
+
+-- Whether this reason, or nil, is a mistake in the call: nothing was sent
+-- anywhere.
+function _M.is_mistake(reason)
+    return reason and sub(reason, 1, 4) == "bad_"
+end
+
+
+-- Asks, and tells the worker's books and the request's record (nil in a timer)
+-- what comes of it. Returns the decision and the outcome; the decision is nil if
+-- nobody could say, with the reason in third place. A fault in here must end as
+-- the policy says, not as a 500.
+function _M.make(policy, opts, in_full, record)
+    local ok, decision, reason, detail = true, nil, "timeout", nil
+    -- A request waits in vain but once.
+    if not (record and record.has_timed_out) then
+        ok, decision, reason, detail = pcall(ask, policy, opts, in_full)
+    end
+    if not ok then
+        decision, reason, detail = nil, "fault", tostring(decision)
+    end
+
+    local outcome, remaining, source
+    if not decision then
+        journal.no_decision(policy, reason, detail)
+        source = "on_error"
+        outcome = (policy.on_error == "open" or policy.dry_run) and "error_open" or "error_closed"
+    elseif decision.exempt then
+        outcome, source = "exempt", "exempt"
+    else
+        source, remaining = "redis", decision.remaining
+        if decision.allowed then
+            outcome = "allowed"
+        else
+            outcome = policy.dry_run and "dry_run_denied" or "denied"
+            settlement.refused(policy)
+            if policy.dry_run then
+                journal.would_refuse(policy)
+            end
+            if not decision.retry_after then
+                journal.never_fits(policy, decision.units)
+            end
+        end
+    end
+
+    journal.count(outcome)
+    if record then
+        if outcome == "allowed" then
+            settlement.note(policy, record, decision)
+        end
+        record.has_timed_out = record.has_timed_out or reason == "timeout"
+        -- A subrequest's refusal is not the request's.
+        if not (ENDING[outcome] and ngx.is_subrequest) then
+            variables.note(record, policy, outcome, remaining, source)
+        end
+        variables.set(record)
+    end
+    return decision, outcome, reason
+end
+
+
+return _M
