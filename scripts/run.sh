@@ -9,8 +9,10 @@ nginx=${NGINX:-nginx}
 unset NGINX # nginx itself takes it for sockets that it inherits
 redis=${REDIS_SERVER:-redis-server}
 redis_port=${REDIS_PORT:-16379}
-conf=${CONF:-$top/nginx/nginx.conf}
-url=http://127.0.0.1:$(sed -nE 's/^ *listen ([0-9]+);.*/\1/p' "$conf" | head -n 1)
+# nginx would look for a relative path in its prefix.
+conf=$(realpath -e "${CONF:-$top/nginx/nginx.conf}")
+port=$(sed -nE 's/^ *listen ([^ ;]*:)?([0-9]+)[; ].*/\2/p' "$conf" | head -n 1)
+url=http://127.0.0.1:$port
 dir=$(mktemp -d)
 chmod 755 "$dir"
 redis_pid=''
@@ -26,7 +28,7 @@ end() {
         sleep 0.1
     done
     # setsid made it the leader of a group: with all its children.
-    kill -KILL -- "-$1" 2>/dev/null || true
+    kill -s KILL -- "-$1" 2>/dev/null || true
 }
 
 stop() {
@@ -81,12 +83,17 @@ ln -s "$top/target/stage/lualib" "$dir/lualib"
 REDIS_URL="redis://127.0.0.1:$redis_port/0" setsid "$nginx" -p "$dir" -c "$conf" \
     -e stderr -g "daemon off; pid $dir/nginx.pid; $modules" &
 nginx_pid=$!
-# It writes its pid once it has its ports.
-ready "$nginx_pid" test -s "$dir/nginx.pid" && ready "$nginx_pid" curl -s "$url/" || {
-    echo "nginx did not start; its message is above. Is the port of $url free?" >&2
+# It writes its pid once it has its ports, and has answered what is wrong by then.
+ready "$nginx_pid" test -s "$dir/nginx.pid" || {
+    echo 'nginx did not start; its message is above.' >&2
     exit 1
 }
 
+if [ "$conf" != "$top/nginx/nginx.conf" ]; then
+    printf '\nWeir runs on %s, with %s (Ctrl-C stops it).\n\n' "$url" "$conf"
+    wait "$nginx_pid"
+    exit
+fi
 cat <<TEXT
 
 Weir runs on $url (Ctrl-C stops it). Try:

@@ -3,19 +3,25 @@
 //! From the environment: `NGINX`, the nginx to run (default `nginx`);
 //! `LUALIB`, a directory of Lua libraries to look in first (default: Weir as
 //! `make test` installed it, then nginx's own path); `REDIS_SERVER`, the Redis
-//! to run (default `redis-server`).
+//! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`.
 
 pub mod client;
 pub mod fake_redis;
+pub mod http2;
+pub mod limited;
 pub mod nginx;
 pub mod process;
 pub mod redis_server;
+pub mod run;
 pub mod script;
 pub mod subject;
+pub mod wire;
 
 pub use client::{Answer, Client};
+pub use http2::{Http2, Stream};
 pub use nginx::{Conf, Nginx};
 pub use redis_server::Redis;
+pub use run::Run;
 
 use std::time::{Duration, Instant};
 

@@ -1,37 +1,15 @@
 //! The example that `make run` starts: nginx/nginx.conf, on other ports.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use tempfile::TempDir;
-use weir_tests::{Client, process, wait_until};
+use weir_tests::{Run, process};
 
 #[test]
 fn a_newcomer_sees_429_with_honest_headers_and_ctrl_c_stops_everything() {
-    let top: PathBuf = [env!("CARGO_MANIFEST_DIR"), ".."].iter().collect();
-    let dir = TempDir::new().unwrap();
-    let (port, upstream) = (process::free_port(), process::free_port());
-    for file in ["nginx.conf", "upstream.conf"] {
-        let text = std::fs::read_to_string(top.join("nginx").join(file)).unwrap();
-        let text = text
-            .replace("8080", &port.to_string())
-            .replace("127.0.0.1:8081", &format!("127.0.0.1:{upstream}"));
-        std::fs::write(dir.path().join(file), text).unwrap();
-    }
-    let redis_port = process::free_port();
-    let mut run = process::heed_ctrl_c(&mut Command::new(top.join("scripts/run.sh")))
-        .env("CONF", dir.path().join("nginx.conf"))
-        .env("REDIS_PORT", redis_port.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("run.sh starts");
-    let client = Client::new(port);
-    wait_until("it answers", Duration::from_secs(20), || {
-        client.try_ask("GET", "/", &[]).is_ok_and(|answer| answer.status == 200)
-    });
-
+    let mut run = Run::start("nginx.conf");
+    let client = run.client();
     let answer = client.get("/api/hello");
     assert_eq!((answer.status, answer.body.as_str()), (200, "hello from the upstream\n"));
     assert_eq!(answer.number("RateLimit-Limit"), 100);
@@ -47,8 +25,24 @@ fn a_newcomer_sees_429_with_honest_headers_and_ctrl_c_stops_everything() {
     assert!(!client.get("/").has_limit_headers());
 
     // Twice: one that is impatient leaves nothing behind either.
-    process::signal(run.id(), libc::SIGINT);
-    process::end(&mut run, libc::SIGINT);
+    process::signal(run.pid(), libc::SIGINT);
+    run.stop();
     assert!(client.try_ask("GET", "/", &[]).is_err(), "nginx still answers");
-    assert!(std::net::TcpStream::connect(("127.0.0.1", redis_port)).is_err(), "Redis still runs");
+    assert!(TcpStream::connect(("127.0.0.1", run.redis_port())).is_err(), "Redis runs");
+}
+
+/// A request that never ends must not keep nginx alive.
+#[test]
+fn ctrl_c_stops_an_nginx_that_still_has_a_request() {
+    let mut run = Run::start("nginx.conf");
+    let mut connection = TcpStream::connect(("127.0.0.1", run.port())).unwrap();
+    let head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n";
+    connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    connection.write_all(head.as_bytes()).unwrap();
+    // nginx says 100 when it begins to wait for the body.
+    connection.read_exact(&mut [0]).unwrap();
+    run.stop();
+    assert!(TcpStream::connect(("127.0.0.1", run.port())).is_err(), "nginx still listens");
+    let mut rest = Vec::new();
+    connection.read_to_end(&mut rest).expect("nginx is gone, and its connection");
 }
