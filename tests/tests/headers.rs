@@ -201,7 +201,7 @@ fn an_error_page_tells_of_the_refusal_alone() {
     let redis = Redis::start();
     let style = "headers = { \"draft-11\", \"separate\" }";
     let policies = format!(
-        "api = {{ limit = \"5/1h\", error_page = true, {style} }}, page = {{ limit = \"99/1h\", {style} }}"
+        "api = {{ limit = \"5/1h\", error_page = true, {style} }}, page = {{ limit = \"2/1h\", {style} }}"
     );
     let conf = Conf::new(&redis.url(), &policies)
         .server("error_page 429 /page;")
@@ -218,6 +218,10 @@ fn an_error_page_tells_of_the_refusal_alone() {
         assert_eq!(answer.header("RateLimit-Reset").is_some(), reset.is_some(), "{cost}");
     }
     assert_eq!(redis.command::<usize>("ZCARD weir:{$remote_addr=127.0.0.1}:page:log:1h"), 2);
+    // Unless the page itself is refused.
+    let answer = nginx.client().get("/api?cost=2");
+    assert_eq!((answer.status, answer.number("RateLimit-Limit")), (429, 2));
+    assert!(answer.body.contains("[\"page\"]"), "{answer:?}");
 }
 
 fn upstream(port: u16) -> String {
