@@ -199,11 +199,15 @@ fn variables_that_are_not_declared_are_not_missed() {
     let redis = Redis::start();
     let mut conf = Conf::new(&redis.url(), "api = { limit = \"2/1h\" }")
         .server("set $weir_remaining \"\"; access_log access.log weir;")
-        .limited("/api", "api");
+        .limited("/api", "api")
+        .server(&format!(
+            "location /again {{ access_by_lua_block {{ {} }} try_files /none /api; }}",
+            access(&["api"])
+        ));
     conf.http = "log_format weir \"$uri $weir_remaining\";".to_owned();
     let nginx = Nginx::start(&conf);
     nginx.client().get("/api");
-    nginx.client().get("/api");
+    nginx.client().get("/again");
     let lines = logged(&nginx, 3);
     assert_eq!(lines[1..], ["/api 1", "/api 0"]);
     assert_eq!(nginx.log_lines("weir_"), Vec::<String>::new());
