@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use redis::{Connection, Value};
+use weir_core::decision::Wait;
 use weir_core::limit::BucketRate;
 use weir_core::{Limit, Policy, Rate, Timestamp, Verdict};
 use weir_redis::{Ask, Batch, Operation, Rule, Source, decode};
@@ -17,6 +18,23 @@ pub const START_US: u64 = 1_800_000_000_000_000;
 /// So many milliseconds later.
 pub fn at(millis: u64) -> u64 {
     START_US + millis * 1_000
+}
+
+/// One of each algorithm, of a limit of 10 per minute or hour.
+pub const ALL: [&str; 5] =
+    ["log 10/1m", "ring 10/1m", "counter 10/1m", "bucket 10/1m", "quota 10/hour"];
+
+/// What remains of the only limit of a rule, for the client `client`.
+pub fn remaining(script: &mut Script, now_us: u64, rule: usize) -> u64 {
+    script.decide(now_us, rule, "client", 0).limits[0].remaining
+}
+
+/// How long this cost has to wait there, in milliseconds, rounded down.
+pub fn wait_ms(script: &mut Script, now_us: u64, rule: usize, cost: u64) -> u64 {
+    match script.decide(now_us, rule, "client", cost).limits[0].wait {
+        Wait::For(wait) => wait.as_millis() as u64,
+        other => panic!("{other:?}"),
+    }
 }
 
 /// A Redis, and a caller of the script with one rule for each of these limits.

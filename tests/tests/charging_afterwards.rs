@@ -4,26 +4,10 @@
 use std::time::Duration;
 
 use weir_core::decision::Wait;
+use weir_core::rate::MAX_LIMIT;
 use weir_redis::Operation;
 use weir_tests::Redis;
-use weir_tests::script::{Script, at, each};
-
-const MAX_LIMIT: u64 = (1 << 53) - 1;
-
-/// One of each, of a limit of 10 per minute or hour.
-const ALL: [&str; 5] =
-    ["log 10/1m", "ring 10/1m", "counter 10/1m", "bucket 10/1m", "quota 10/hour"];
-
-fn remaining(script: &mut Script, now_us: u64, rule: usize) -> u64 {
-    script.decide(now_us, rule, "client", 0).limits[0].remaining
-}
-
-fn wait_ms(script: &mut Script, now_us: u64, rule: usize, cost: u64) -> u64 {
-    match script.decide(now_us, rule, "client", cost).limits[0].wait {
-        Wait::For(wait) => wait.as_millis() as u64,
-        other => panic!("{other:?}"),
-    }
-}
+use weir_tests::script::{ALL, Script, at, each, remaining, wait_ms};
 
 /// Exactly when the cost fits, and not a microsecond earlier.
 #[test]

@@ -5,29 +5,13 @@ use std::time::Duration;
 use redis::Value;
 use weir_core::Timestamp;
 use weir_core::decision::Wait;
+use weir_core::rate::MAX_LIMIT;
 use weir_redis::Operation;
 use weir_tests::Redis;
-use weir_tests::script::{Script, at, each};
-
-const MAX_LIMIT: u64 = (1 << 53) - 1;
-
-/// One of each, of a limit of 10 per minute or hour.
-const ALL: [&str; 5] =
-    ["log 10/1m", "ring 10/1m", "counter 10/1m", "bucket 10/1m", "quota 10/hour"];
+use weir_tests::script::{ALL, Script, at, each, remaining, wait_ms};
 
 /// When the last of what was charged at 0 has left each of `ALL`.
 const GONE_MS: [u64; 5] = [60_000, 60_000, 120_000, 60_000, 3_600_000];
-
-fn remaining(script: &mut Script, now_us: u64, rule: usize) -> u64 {
-    script.decide(now_us, rule, "client", 0).limits[0].remaining
-}
-
-fn wait_ms(script: &mut Script, now_us: u64, rule: usize, cost: u64) -> u64 {
-    match script.decide(now_us, rule, "client", cost).limits[0].wait {
-        Wait::For(wait) => wait.as_millis() as u64,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn what_is_gone_is_not_given_back_and_makes_no_key() {
