@@ -36,9 +36,6 @@ local ANSWERING_PHASES = { rewrite = true, access = true, content = true }
 -- Where a light thread can wait.
 local WAITING_PHASES = { rewrite = true, access = true, content = true, timer = true }
 
--- What ends a request, or a subrequest alone.
-local ENDING = { denied = true, error_closed = true }
-
 
 -- The library stays loaded over a reload and the Lua files do not: after an
 -- upgrade only a restart brings both together.
@@ -161,7 +158,7 @@ local function stands(pass, outcome, reason)
     if outcome == "exempt" then
         return false
     elseif pass.is_subrequest then
-        return not ENDING[outcome] and not decision.is_mistake(reason)
+        return not decision.ENDING[outcome] and not decision.is_mistake(reason)
     end
     return outcome == "error_closed" or not decision.is_mistake(reason)
 end

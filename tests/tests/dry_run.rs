@@ -51,9 +51,12 @@ fn a_dry_run_counts_tells_and_refuses_nobody() {
 #[test]
 fn a_dry_run_passes_what_nobody_can_decide() {
     let policies = "dry = { limit = \"2/1h\", dry_run = true, dry_run_header = \"X-Dry-Run\", \
-                            on_error = \"closed\" }";
+                            on_error = \"closed\" }, \
+                    wrong = { limit = \"2/1h\", dry_run = true, on_error = \"closed\", \
+                              key = function() error(\"no\") end }";
     let conf = Conf::with_timeout("100ms", "redis://127.0.0.1:1/0", policies)
         .limited("/dry", "dry")
+        .limited("/wrong", "wrong")
         .content("/check", "ngx.print(tostring(require(\"resty.weir\").check(\"dry\").allowed))")
         .stats();
     let nginx = Nginx::start(&conf);
@@ -61,6 +64,8 @@ fn a_dry_run_passes_what_nobody_can_decide() {
     assert_eq!(nginx.client().get("/check").body, "true");
     assert_eq!(nginx.count("decisions.error_open"), 2);
     assert_eq!(nginx.count("decisions.error_closed"), 0);
+    assert_eq!(nginx.client().get("/wrong").status, 200);
+    assert_eq!(nginx.log_lines("on_error is open (dry run)").len(), 1);
 }
 
 #[test]

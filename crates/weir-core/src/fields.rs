@@ -57,6 +57,8 @@ pub struct Presenter {
     styles: Vec<HeaderStyle>,
     limits: Vec<Named>,
     has_partition_key: bool,
+    /// `RateLimit-Policy`, where no partition key makes it another for each client.
+    policy_field: String,
 }
 
 #[derive(Clone, Debug)]
@@ -69,11 +71,14 @@ impl Presenter {
     /// Of this policy under these limits: its own, or those of a plan.
     pub fn new(policy: &Policy, limits: &[Limit]) -> Self {
         let named = |(name, limit): (&String, &Limit)| Named { name: name.clone(), limit: *limit };
-        Self {
+        let mut presenter = Self {
             styles: policy.answers.headers.clone(),
             limits: policy.limit_names.iter().zip(limits).map(named).collect(),
             has_partition_key: policy.answers.partition_key,
-        }
+            policy_field: String::new(),
+        };
+        presenter.policy_field = presenter.policy_field(b"");
+        presenter
     }
 
     /// Whether [`values`](Self::values) needs a partition key.
@@ -107,7 +112,10 @@ impl Presenter {
                     None => values.extend([None, None, None]),
                 },
                 HeaderStyle::Draft11 => values.extend([
-                    Some(self.policy_field(partition_key)),
+                    Some(match self.has_partition_key {
+                        true => self.policy_field(partition_key),
+                        false => self.policy_field.clone(),
+                    }),
                     Some(self.limit_field(verdict, partition_key)),
                 ]),
             }

@@ -7,7 +7,7 @@ use thiserror::Error;
 use weir_core::decision::Wait;
 use weir_core::{Standing, Timestamp, Verdict};
 
-use crate::rule::{Ask, Operation, Rule};
+use crate::rule::{Ask, Rule};
 use crate::script;
 
 /// The arguments of one script call.
@@ -119,7 +119,7 @@ pub fn decode(reply: Value, rules: &[Rule], asks: &[Ask]) -> Result<Reply, Malfo
                 if has_room != (allowed == 1) {
                     return Err(MalformedReply("a decision and its waits contradict each other"));
                 }
-                if allowed == 0 && !matches!(ask.operation, Operation::Decide { .. }) {
+                if allowed == 0 && !ask.operation.is_decision() {
                     return Err(MalformedReply("refused what cannot be"));
                 }
                 Ok(Verdict { allowed: allowed == 1, limits })
@@ -174,7 +174,7 @@ fn text(fields: &mut impl Iterator<Item = Value>) -> Result<String, MalformedRep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::Source;
+    use crate::rule::{Operation, Source};
     use std::time::Instant;
     use weir_core::{Limit, Policy};
 

@@ -298,5 +298,9 @@ mod tests {
             let refund = Operation::Refund { cost, charged_at };
             assert_eq!(work(&[small, quota], refund), 16 + entries);
         }
+        // Out of the middle of a ring it is half of it that moves.
+        let ring = Limit::CompactLog("64000/1h".parse().expect("a rate"));
+        assert_eq!(of(&[ring], 1), 9);
+        assert_eq!(work(&[ring], Operation::Refund { cost: 1, charged_at }), 1_009);
     }
 }

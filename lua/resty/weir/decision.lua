@@ -8,7 +8,6 @@ local settlement = require "resty.weir.settlement"
 local variables = require "resty.weir.variables"
 
 local ngx = ngx
-local get_phase = ngx.get_phase
 local getmetatable = getmetatable
 local pairs = pairs
 local pcall = pcall
@@ -23,8 +22,8 @@ local _M = {}
 local engine
 local timeout
 
--- What ends a request, or a subrequest alone.
-local ENDING = { denied = true, error_closed = true }
+-- Outcomes that end a request, or a subrequest alone.
+_M.ENDING = { denied = true, error_closed = true }
 
 -- What a policy passes over.
 local EXEMPT = { allowed = true, exempt = true }
@@ -62,8 +61,9 @@ end
 
 
 -- Asks for a decision, with each limit listed if `in_full`. Returns it, or nil
--- and the reason in one word, with more to say about it for the log.
-local function ask(policy, opts, in_full)
+-- and the reason in one word, with more to say about it for the log. Without a
+-- record there is no request: that is a timer.
+local function ask(policy, opts, in_full, record)
     local override, plan, cost
     if opts ~= nil then
         if type(opts) ~= "table" then
@@ -79,11 +79,12 @@ local function ask(policy, opts, in_full)
         end
         override, plan, cost = opts.key, opts.plan, opts.cost
     end
+
     local rule, problem = rule_of(policy, plan)
     if not rule then
         return nil, "bad_options", problem
     end
-    if get_phase() == "timer" then
+    if not record then
         if override == nil and not policy.key_function then
             return nil, "bad_key", "a timer has no request: it needs opts.key"
         end
@@ -95,6 +96,7 @@ local function ask(policy, opts, in_full)
             return EXEMPT
         end
     end
+
     local source, value = key.of(engine, policy, override)
     if not source then
         return nil, "bad_key", value
@@ -138,7 +140,7 @@ function _M.make(policy, opts, in_full, record)
     local ok, decision, reason, detail = true, nil, "timeout", nil
     -- A request waits in vain but once.
     if not (record and record.has_timed_out) then
-        ok, decision, reason, detail = pcall(ask, policy, opts, in_full)
+        ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record)
     end
     if not ok then
         decision, reason, detail = nil, "fault", tostring(decision)
@@ -174,7 +176,7 @@ function _M.make(policy, opts, in_full, record)
         end
         record.has_timed_out = record.has_timed_out or reason == "timeout"
         -- A subrequest's refusal is not the request's.
-        if not (ENDING[outcome] and ngx.is_subrequest) then
+        if not (_M.ENDING[outcome] and ngx.is_subrequest) then
             variables.note(record, policy, outcome, remaining, source)
         end
         variables.set(record)

@@ -60,14 +60,16 @@ function _M.no_decision(policy, reason, detail)
     -- It may quote what a client sent.
     detail = detail and ": " .. sub(gsub(detail, "%c", " "), 1, 200) or ""
     log(ERR, "weir: no decision for policy ", policy.name, ": ", reason, detail,
-        "; on_error is ", policy.on_error, " (told at most every ", PAUSE, " s)")
+        "; on_error is ", policy.dry_run and "open (dry run)" or policy.on_error,
+        " (told at most every ", PAUSE, " s)")
 end
 
 
 function _M.never_fits(policy, cost)
     if is_due(policy, "never_fits") then
         log(ERR, "weir: policy ", policy.name, " can never admit a cost of ", cost,
-            "; such requests are refused (told at most every ", PAUSE, " s)")
+            policy.dry_run and "; such requests would be" or "; such requests are",
+            " refused (told at most every ", PAUSE, " s)")
     end
 end
 

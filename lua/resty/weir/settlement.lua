@@ -113,13 +113,28 @@ local function decision_of(policy)
 end
 
 
-local function check(units, policy)
-    if type(units) == "number" and units % 1 == 0 and units >= 0 and units <= MAX_UNITS then
-        return true
+local function problem_of(units)
+    if type(units) == "number" then
+        if units % 1 == 0 and units >= 0 and units <= MAX_UNITS then
+            return nil
+        end
+        units = tostring(units)
+    else
+        units = "a " .. type(units)
     end
-    local problem = "the units must be a whole number from 0 to 9007199254740991, not "
-        .. (type(units) == "number" and tostring(units) or "a " .. type(units))
-    if policy then
+    return "the units must be a whole number from 0 to 9007199254740991, not " .. units
+end
+
+
+-- The decision that so many units are to be settled of; or nil and the reason,
+-- which is `nothing` if there is no such decision.
+local function find(units, policy, nothing)
+    local decision = decision_of(policy)
+    policy = policy or decision and decision.policy
+    local problem = problem_of(units)
+    if not problem then
+        return decision, nothing
+    elseif policy then
         journal.bad_settlement(policy, problem)
     end
     return nil, problem
@@ -129,12 +144,9 @@ end
 -- Gives back up to `units` of what this request was charged, the last charge
 -- first. Returns how many, or nil and the reason.
 function _M.refund(engine, units, policy)
-    local decision = decision_of(policy)
-    local ok, problem = check(units, policy or decision and decision.policy)
-    if not ok then
+    local decision, problem = find(units, policy, "nothing was charged")
+    if not decision then
         return nil, problem
-    elseif not decision then
-        return nil, "nothing was charged"
     end
 
     local given_back = 0
@@ -156,12 +168,9 @@ end
 -- Charges `units` more to whom this request was charged, whether there is room
 -- or not. Returns them, or nil and the reason.
 function _M.charge(engine, units, policy)
-    local decision = decision_of(policy)
-    local ok, problem = check(units, policy or decision and decision.policy)
-    if not ok then
+    local decision, problem = find(units, policy, "nothing was decided")
+    if not decision then
         return nil, problem
-    elseif not decision then
-        return nil, "nothing was decided"
     elseif units == 0 then
         return 0
     end

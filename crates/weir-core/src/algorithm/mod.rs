@@ -26,7 +26,9 @@
 //! and what it was charged may turn out not to be due ([`give_back`]). Charging
 //! afterwards finds no room and refuses nothing: counts may then be above the
 //! limit, and a bucket in debt. Giving back leaves no less recorded than if those
-//! units had never been charged, so that no guarantee is lost by it.
+//! units had never been charged, so that no guarantee is lost by it; of a bucket
+//! this holds as long as its rate and burst stay the same, and of counts that have
+//! not come to the end of their numbers.
 
 use std::time::Duration;
 

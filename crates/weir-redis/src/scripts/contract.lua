@@ -57,7 +57,9 @@
 -- What is given back was charged once and is gone then: nothing goes below zero,
 -- and nothing makes or prolongs a key. What has left, was refilled or is of
 -- another period is not given back, so that what is recorded afterwards is no
--- less than if those units had never been charged.
+-- less than if those units had never been charged. (Of a bucket, while its rate
+-- and burst stay the same; of a count, if it has not come to the end of its
+-- numbers.)
 --
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
 -- algorithm is a function of a limit's numbers; it returns four functions,
