@@ -9,15 +9,16 @@ mod clients;
 mod fields;
 mod limits;
 mod policy;
+mod redis;
+mod secret;
 mod value;
 
-use std::time::Duration;
-
-use crate::duration;
 use crate::identity::{MIN_SECRET, Secret};
 use crate::{ConfigError, Policy};
 
 use fields::Fields;
+pub use redis::{Breaker, Deployment, MAX_CONNECTIONS, MAX_DATABASE, RedisConfig, Tls};
+pub use secret::{ReadSecret, SecretSource, SecretString};
 pub use value::Value;
 
 /// The longest name (of a policy, plan or bucket) or key prefix, in bytes.
@@ -40,24 +41,11 @@ pub struct Config {
     pub policies: Vec<Policy>,
 }
 
-/// The `redis` table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisConfig {
-    /// The server's address. May hold a password: never to be shown.
-    pub url: String,
-    /// The most that a request may wait for its decision: 1ms to 60s.
-    pub timeout: Duration,
-    /// How many requests of one worker may queue for Redis: 1 to 1,000,000.
-    pub queue: usize,
-    /// What every key begins with.
-    pub prefix: String,
-}
-
 impl Config {
-    /// Checks a whole configuration.
-    pub fn check(config: Value) -> Result<Self, ConfigError> {
+    /// Checks a whole configuration. `read` reads secrets that lie elsewhere.
+    pub fn check(config: Value, read: ReadSecret) -> Result<Self, ConfigError> {
         let mut fields = Fields::of("", config, &["redis", "runtime_dir", "secret", "policies"])?;
-        let redis = RedisConfig::check(fields.required("redis")?)?;
+        let redis = RedisConfig::check(fields.required("redis")?, read)?;
         let runtime_dir = fields.string("runtime_dir")?;
         if let Some(dir) = &runtime_dir
             && !dir.starts_with('/')
@@ -68,7 +56,7 @@ impl Config {
             let problem = format!("must be at most {MAX_RUNTIME_DIR} bytes long");
             return Err(ConfigError::new("runtime_dir", problem));
         }
-        let secret = fields.string("secret")?;
+        let secret = secret::read(&mut fields, "secret", read)?;
         let policies = policy::all(fields.required("policies")?)?;
         if secret.is_none()
             && let Some(policy) = policies.iter().find(|policy| policy.hash_keys)
@@ -82,35 +70,11 @@ impl Config {
             return Err(fields.missing("secret", &wanted));
         }
         let secret = secret.map(|text| {
-            Secret::new(text.as_bytes()).ok_or_else(|| {
+            Secret::new(text.expose().as_bytes()).ok_or_else(|| {
                 fields.wrong("secret", format!("must be at least {MIN_SECRET} bytes long"))
             })
         });
         Ok(Self { redis, runtime_dir, secret: secret.transpose()?, policies })
-    }
-}
-
-impl RedisConfig {
-    fn check(config: Value) -> Result<Self, ConfigError> {
-        let mut fields = Fields::of("redis", config, &["url", "timeout", "queue", "prefix"])?;
-        let url = match fields.string("url")? {
-            Some(url) => url,
-            None => return Err(fields.missing("url", "a string like \"redis://127.0.0.1:6379/0\"")),
-        };
-        let timeout = match fields.string("timeout")? {
-            Some(text) => duration::parse(&text)
-                .map_err(|error| fields.wrong("timeout", format!("{text:?}: {error}")))?,
-            None => Duration::from_millis(100),
-        };
-        if !(Duration::from_millis(1)..=Duration::from_secs(60)).contains(&timeout) {
-            return Err(fields.wrong("timeout", "must be from 1ms to 60s"));
-        }
-        let queue = fields.whole_number("queue", 1..=1_000_000)?.unwrap_or(10_000);
-        let prefix = fields.string("prefix")?.unwrap_or_else(|| "weir".to_owned());
-        if !is_name(&prefix) {
-            return Err(fields.wrong("prefix", NAME_RULE));
-        }
-        Ok(Self { url, timeout, queue: queue as usize, prefix })
     }
 }
 

@@ -19,7 +19,7 @@ use weir_redis::{Ask, Health, Operation, Rule, Server, Source};
 use crate::answer::{Form, LuaAnswer};
 use crate::policies::Terms;
 use crate::worker::{self, Worker};
-use crate::{lua_config, policies};
+use crate::{address, lua_config, policies, secrets};
 
 /// What `settle` says to a charge that a log would have to record unit by unit.
 const TOO_MANY: &str =
@@ -45,9 +45,8 @@ pub(crate) struct Engine {
 impl Engine {
     /// Checks a configuration.
     pub(crate) fn new(config: LuaValue) -> Result<Self, ConfigError> {
-        let config = Config::check(lua_config::take(config, "", 0)?)?;
-        let server = Server::parse(&config.redis.url)
-            .map_err(|error| ConfigError::new("redis.url", error.to_string()))?;
+        let config = Config::check(lua_config::take(config, "", 0)?, &secrets::read)?;
+        let server = address::server(&config.redis)?;
         if let Some(dir) = &config.runtime_dir
             && !Path::new(dir).is_dir()
         {

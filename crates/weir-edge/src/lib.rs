@@ -4,11 +4,13 @@
 //! once. What can fail at run time is a return value (`nil, reason`); a Lua
 //! error is left to misuse.
 
+mod address;
 mod answer;
 mod bell;
 mod engine;
 mod lua_config;
 mod policies;
+mod secrets;
 mod sys;
 mod worker;
 

@@ -32,6 +32,11 @@ impl Fields {
         }
     }
 
+    /// Whether the field was given.
+    pub(super) fn has(&self, field: &str) -> bool {
+        self.left.contains_key(field)
+    }
+
     /// The field's value, if it was given.
     pub(super) fn take(&mut self, field: &'static str) -> Option<Value> {
         self.left.remove(field)

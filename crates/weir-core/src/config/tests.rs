@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::Limit;
 use crate::policy::{KeyRule, OnError};
@@ -26,13 +28,18 @@ fn with_redis(redis: Value) -> Value {
     table([("redis", redis), ("policies", table([("api", table([("limit", text("1/s"))]))]))])
 }
 
+/// A configuration in which every secret stands itself.
+fn check(config: Value) -> Result<Config, ConfigError> {
+    Config::check(config, &|source| panic!("{source} is none of this configuration"))
+}
+
 fn refusal(config: Value) -> String {
-    Config::check(config).expect_err("it must be refused").to_string()
+    check(config).expect_err("it must be refused").to_string()
 }
 
 #[test]
 fn the_defaults_are_the_documented_ones() {
-    let config = Config::check(with_policy(table([("limit", text("100/1m"))]))).expect("valid");
+    let config = check(with_policy(table([("limit", text("100/1m"))]))).expect("valid");
     assert_eq!(config.redis.timeout, Duration::from_millis(100));
     assert_eq!(config.redis.queue, 10_000);
     assert_eq!(config.redis.prefix, "weir");
@@ -48,7 +55,7 @@ fn the_defaults_are_the_documented_ones() {
 
 #[test]
 fn every_field_is_taken() {
-    let config = Config::check(table([
+    let config = check(table([
         (
             "redis",
             table([
@@ -151,7 +158,11 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
 fn a_wrong_redis_table_is_refused_by_the_name_of_its_field() {
     let url = || ("url", text("redis://localhost"));
     for (redis, message) in [
-        (table([]), "redis.url: missing; it must be a string like \"redis://127.0.0.1:6379/0\""),
+        (
+            table([]),
+            "redis.url: missing; it must be a string like \"redis://127.0.0.1:6379/0\", where there \
+             is neither sentinels nor cluster",
+        ),
         (
             table([url(), ("timeout", text("100"))]),
             "redis.timeout: \"100\": the unit must be one of ms, s, m, h, d",
@@ -168,7 +179,9 @@ fn a_wrong_redis_table_is_refused_by_the_name_of_its_field() {
         ),
         (
             table([url(), ("pool", text("x"))]),
-            "redis.pool: unknown field; known here are url, timeout, queue, prefix",
+            "redis.pool: unknown field; known here are url, sentinels, master, cluster, user, \
+             password, database, sentinel_user, sentinel_password, tls, connections, breaker, \
+             timeout, queue, prefix",
         ),
     ] {
         assert_eq!(refusal(with_redis(redis)), message);

@@ -8,7 +8,7 @@ use crate::policy::{Charge, KeySource};
 /// A policy with this field, or why there is none.
 fn with(field: &str, value: Value) -> Result<Policy, String> {
     let config = with_policy(table([("limit", text("5/10s")), (field, value)]));
-    Config::check(config).map(|mut config| config.policies.remove(0)).map_err(|e| e.to_string())
+    check(config).map(|mut config| config.policies.remove(0)).map_err(|e| e.to_string())
 }
 
 fn valid(field: &str, value: Value) -> Policy {
@@ -101,7 +101,7 @@ fn limits_have_names() {
     };
     let names = |limits: Vec<Value>| {
         let config = with_policy(table([("limits", Value::List(limits))]));
-        Config::check(config).map(|mut config| config.policies.remove(0).limit_names)
+        check(config).map(|mut config| config.policies.remove(0).limit_names)
     };
     assert_eq!(valid("dry_run", Value::Boolean(false)).limit_names, ["api"]);
     assert_eq!(names(vec![limit(None, "5/1s")]).expect("valid"), ["api"]);
@@ -298,7 +298,7 @@ fn what_is_wrong_is_refused_by_the_name_of_its_field() {
 #[test]
 fn a_secret_is_long_enough_and_never_shown() {
     let config = |secret: &str| {
-        Config::check(table([
+        check(table([
             ("redis", table([("url", text("redis://localhost"))])),
             ("secret", text(secret)),
             (

@@ -13,7 +13,7 @@ fn list<const N: usize>(items: [Value; N]) -> Value {
 }
 
 fn policy<const N: usize>(fields: [(&str, Value); N]) -> Policy {
-    let mut config = Config::check(with_policy(table(fields))).expect("valid");
+    let mut config = check(with_policy(table(fields))).expect("valid");
     config.policies.remove(0)
 }
 
@@ -303,6 +303,6 @@ fn a_token_bucket_that_is_shared_has_one_rate() {
         (shared("5/10s", "sliding-log", None), shared("50/10s", "sliding-log", None)),
         (bucket("5/10s", 8), limit("50/10s", "token-bucket", [])),
     ] {
-        assert!(Config::check(config(a, b)).is_ok());
+        assert!(check(config(a, b)).is_ok());
     }
 }
