@@ -14,12 +14,12 @@ use weir_core::identity::Value;
 use weir_core::rate::MAX_LIMIT;
 use weir_core::refusal::{Media, Reason, Refusal};
 use weir_core::{Config, ConfigError, Limit, Timestamp};
-use weir_redis::{Ask, Health, Operation, Rule, Server, Source};
+use weir_redis::{Ask, Deployment, Health, Operation, Rule, Source};
 
 use crate::answer::{Form, LuaAnswer};
 use crate::policies::Terms;
 use crate::worker::{self, Worker};
-use crate::{address, lua_config, policies, secrets};
+use crate::{lua_config, policies, secrets};
 
 /// What `settle` says to a charge that a log would have to record unit by unit.
 const TOO_MANY: &str =
@@ -32,7 +32,7 @@ const NOBODY: u64 = 0;
 /// in the worker.
 pub(crate) struct Engine {
     config: Config,
-    server: Server,
+    deployment: Deployment,
     rules: Arc<[Rule]>,
     /// In the order of `rules`.
     terms: Vec<Terms>,
@@ -46,7 +46,7 @@ impl Engine {
     /// Checks a configuration.
     pub(crate) fn new(config: LuaValue) -> Result<Self, ConfigError> {
         let config = Config::check(lua_config::take(config, "", 0)?, &secrets::read)?;
-        let server = address::server(&config.redis)?;
+        let deployment = Deployment::new(&config.redis)?;
         if let Some(dir) = &config.runtime_dir
             && !Path::new(dir).is_dir()
         {
@@ -54,7 +54,7 @@ impl Engine {
         }
         let rules = policies::rules(&config.policies).into();
         Ok(Self {
-            server,
+            deployment,
             terms: policies::terms(&config.policies),
             rules,
             config,
@@ -76,7 +76,7 @@ impl Engine {
             // A parent's: its descriptors are shared with the thread there.
             std::mem::forget(stale);
         }
-        match Worker::start(&self.config, self.server.clone(), Arc::clone(&self.rules)) {
+        match Worker::start(&self.config, self.deployment.clone(), Arc::clone(&self.rules)) {
             Ok(started) => {
                 // What was asked of the last thread is answered no more.
                 self.forms.borrow_mut().clear();
@@ -245,6 +245,9 @@ impl Engine {
         stats.set("batches", count(|health| &health.batches))?;
         stats.set("batched", count(|health| &health.batched))?;
         stats.set("connects", count(|health| &health.connects))?;
+        stats.set("failed_attempts", count(|health| &health.failed_attempts))?;
+        stats.set("breaker_opened", count(|health| &health.opened))?;
+        stats.set("redirected", count(|health| &health.redirected))?;
         Ok(stats)
     }
 }

@@ -4,7 +4,6 @@
 //! once. What can fail at run time is a return value (`nil, reason`); a Lua
 //! error is left to misuse.
 
-mod address;
 mod answer;
 mod bell;
 mod engine;

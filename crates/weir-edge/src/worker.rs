@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 
 use tokio::sync::mpsc;
 use weir_core::Config;
-use weir_redis::{Answer, Ask, Health, Limiter, LinkState, Outlet, Rule, Server};
+use weir_redis::{Answer, Ask, Deployment, Health, Limiter, LinkState, Outlet, Rule};
 
 use crate::bell::{Bell, Order, Rendezvous, Rung};
 use crate::sys;
@@ -58,7 +58,11 @@ impl Refusal {
 
 impl Worker {
     /// Starts the thread. Only in a process that will not fork any more.
-    pub(crate) fn start(config: &Config, server: Server, rules: Arc<[Rule]>) -> io::Result<Self> {
+    pub(crate) fn start(
+        config: &Config,
+        deployment: Deployment,
+        rules: Arc<[Rule]>,
+    ) -> io::Result<Self> {
         let (ask_sender, asks) = mpsc::channel(config.redis.queue);
         let (order_sender, orders) = mpsc::unbounded_channel();
         let (answer_sender, answers) = channel();
@@ -72,13 +76,13 @@ impl Worker {
             // Only names are looked up there, one at a time.
             .max_blocking_threads(1)
             .build()?;
-        let (prefix, timeout) = (config.redis.prefix.clone(), config.redis.timeout);
+        let redis = config.redis.clone();
         let (thread_rung, thread_health) = (Arc::clone(&rung), Arc::clone(&health));
         let run = move || {
             let bell = Rc::new(Bell::new(thread_rung));
             let outlet =
                 Mail { answers: answer_sender, notices: notice_sender, bell: Rc::clone(&bell) };
-            let limiter = Limiter::new(server, &prefix, rules, timeout, outlet, thread_health);
+            let limiter = Limiter::new(deployment, &redis, rules, outlet, thread_health);
             runtime.block_on(async {
                 tokio::join!(limiter.run(asks), bell.serve(orders));
             });
@@ -172,7 +176,8 @@ impl Worker {
 
     /// Requests in the queue.
     pub(crate) fn queued(&self) -> usize {
-        self.asks.max_capacity() - self.asks.capacity()
+        let waiting = self.health.waiting.load(Relaxed) as usize;
+        self.asks.max_capacity() - self.asks.capacity() + waiting
     }
 
     pub(crate) fn wakeups(&self) -> u64 {

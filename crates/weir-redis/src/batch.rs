@@ -28,13 +28,13 @@ pub const MAX_BATCH: usize = 128;
 const MAX_WORK_US: u64 = 1_200;
 
 /// How many of these requests, at least one, may leave as one call.
-pub fn fitting(rules: &[Rule], asks: &[Ask]) -> usize {
+pub(crate) fn fitting<'a>(rules: &[Rule], asks: impl Iterator<Item = &'a Ask>) -> usize {
     let mut work_us = 0;
     let fits = |ask: &&Ask| {
         work_us += rules[ask.rule].work_us(ask.operation);
         work_us <= MAX_WORK_US
     };
-    asks.iter().take(MAX_BATCH).take_while(fits).count().max(1)
+    asks.take(MAX_BATCH).take_while(fits).count().max(1)
 }
 
 impl<'a> Batch<'a> {
@@ -203,12 +203,12 @@ mod tests {
     #[test]
     fn a_call_is_as_long_as_the_server_may_be_held() {
         let rules = rules();
-        assert_eq!(fitting(&rules, &asks(1)), 1);
-        assert_eq!(fitting(&rules, &asks(128)), 128);
-        assert_eq!(fitting(&rules, &asks(129)), 128);
+        assert_eq!(fitting(&rules, asks(1).iter()), 1);
+        assert_eq!(fitting(&rules, asks(128).iter()), 128);
+        assert_eq!(fitting(&rules, asks(129).iter()), 128);
         let mut dear = asks(3);
         dear[1].operation = Operation::Decide { cost: 5 };
-        assert_eq!(fitting(&rules, &dear), 3);
+        assert_eq!(fitting(&rules, dear.iter()), 3);
 
         let rules = [rule("9000/1s")];
         for (costs, count) in [([9_000, 1, 1], 1), ([1, 9_000, 1], 1), ([500, 500, 500], 2)] {
@@ -216,7 +216,7 @@ mod tests {
             for (ask, cost) in asks.iter_mut().zip(costs) {
                 ask.operation = Operation::Decide { cost };
             }
-            assert_eq!(fitting(&rules, &asks), count, "{costs:?}");
+            assert_eq!(fitting(&rules, asks.iter()), count, "{costs:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! What can go wrong, and what follows from it.
 
-use redis::RedisError;
+use redis::{RedisError, Value};
 
 /// Why a request has no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub enum Failure {
     Refused,
     /// The answer was not what the script promises.
     Malformed,
+    /// As many requests as may wait for this server wait already.
+    QueueFull,
 }
 
 impl Failure {
@@ -24,58 +26,130 @@ impl Failure {
             Failure::Timeout => "timeout",
             Failure::Refused => "redis_error",
             Failure::Malformed => "malformed_reply",
+            Failure::QueueFull => "queue_full",
         }
     }
+}
+
+/// What Redis says with an error reply, by its code: the first word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    NoScript,
+    ReadOnly,
+    Loading,
+    Busy,
+    Oom,
+    MasterDown,
+    ClusterDown,
+    Moved,
+    Ask,
+    TryAgain,
+    CrossSlot,
+    NoAuth,
+    WrongPass,
+    NoPerm,
+    WrongType,
+    Misconf,
+    NoReplicas,
+    /// `ERR`, and whatever is not known.
+    Other,
 }
 
 /// What an error reply asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// Nothing was run: send the script along, at once.
+    /// Send the same again at once, with the script in it.
     BringScript,
-    /// This server cannot decide now, and may not be the right one any more:
-    /// connect again.
-    Reconnect,
-    /// The requests have no decision; the connection is good.
+    /// Send the same to the server that the reply names.
+    Redirect,
+    /// Send the same again after a moment.
+    TryAgain,
+    /// Find out which server it is that decides, and send the same there.
+    Relocate,
+    /// This server cannot serve for a while: `on_error` decides, and the thread
+    /// knocks until it can.
+    Wait,
+    /// `on_error` decides. The connection is good.
     GiveUp,
 }
 
-/// The remedy for an error reply, by its code (the first word).
-pub(crate) fn remedy(code: &str) -> Remedy {
-    match code {
-        // The script is not in this server's cache: it restarted, or somebody
-        // ran SCRIPT FLUSH. Nothing was decided.
-        "NOSCRIPT" => Remedy::BringScript,
-        // Demoted to a replica: the address may lead to another server by now.
-        "READONLY" => Remedy::Reconnect,
-        // Reading its data set, or cut off from its primary.
-        "LOADING" | "MASTERDOWN" => Remedy::Reconnect,
-        // The password was changed under way.
-        "NOAUTH" | "WRONGPASS" => Remedy::Reconnect,
-        // OOM, BUSY, MISCONF, NOPERM, WRONGTYPE, ERR and whatever is unknown:
-        // another connection would hear the same.
-        _ => Remedy::GiveUp,
+impl Code {
+    pub(crate) fn of(text: &str) -> Self {
+        match text.split(' ').next().unwrap_or_default() {
+            "NOSCRIPT" => Self::NoScript,
+            "READONLY" => Self::ReadOnly,
+            "LOADING" => Self::Loading,
+            "BUSY" => Self::Busy,
+            "OOM" => Self::Oom,
+            "MASTERDOWN" => Self::MasterDown,
+            "CLUSTERDOWN" => Self::ClusterDown,
+            "MOVED" => Self::Moved,
+            "ASK" => Self::Ask,
+            "TRYAGAIN" => Self::TryAgain,
+            "CROSSSLOT" => Self::CrossSlot,
+            "NOAUTH" => Self::NoAuth,
+            "WRONGPASS" => Self::WrongPass,
+            "NOPERM" => Self::NoPerm,
+            "WRONGTYPE" => Self::WrongType,
+            "MISCONF" => Self::Misconf,
+            "NOREPLICAS" => Self::NoReplicas,
+            _ => Self::Other,
+        }
+    }
+
+    /// All that is ever sent again is what Redis says it has not run.
+    pub(crate) fn remedy(self) -> Remedy {
+        match self {
+            // Not in this server's cache: it restarted, or somebody ran SCRIPT
+            // FLUSH. Nothing was run.
+            Self::NoScript => Remedy::BringScript,
+            // The slot is served elsewhere, or this key already is. Nothing was
+            // run.
+            Self::Moved | Self::Ask => Remedy::Redirect,
+            // Of several keys some have left with a slot that is being moved,
+            // which does not take long. Nothing was run.
+            Self::TryAgain => Remedy::TryAgain,
+            // Demoted: every write fails, so nothing was charged. Somebody else
+            // is the primary by now.
+            Self::ReadOnly => Remedy::Relocate,
+            // A replica that has lost its primary: never ours to ask.
+            Self::MasterDown => Remedy::Relocate,
+            // It reads its data set. Nothing was run, and will not be soon.
+            Self::Loading => Remedy::Wait,
+            // The password was changed under way, or the user was removed.
+            Self::NoAuth | Self::WrongPass => Remedy::Wait,
+            // Slots without a primary: until one is elected every server says
+            // the same. The map is asked for again meanwhile.
+            Self::ClusterDown => Remedy::GiveUp,
+            // Somebody's script runs for too long. It answers at once, so nobody
+            // waits for it.
+            Self::Busy => Remedy::GiveUp,
+            // No memory, no disk, no replicas: it writes nothing, but still
+            // refuses whom it must, and another connection would hear the same.
+            Self::Oom | Self::Misconf | Self::NoReplicas => Remedy::GiveUp,
+            // The rights of our user, a foreign value under our key, a server of
+            // a cluster that is configured as a single one: for the operator.
+            Self::NoPerm | Self::WrongType | Self::CrossSlot => Remedy::GiveUp,
+            // Sent again it might be charged twice.
+            Self::Other => Remedy::GiveUp,
+        }
     }
 }
 
-/// The remedy for a failed call.
-pub(crate) fn remedy_for(error: &RedisError) -> Remedy {
-    if error.is_unrecoverable_error() || error.is_io_error() {
-        return Remedy::Reconnect;
-    }
-    error.code().map_or(Remedy::GiveUp, remedy)
-}
-
-/// The code of an error text as the script passes it on.
-pub(crate) fn code(text: &str) -> &str {
-    text.split(' ').next().unwrap_or_default()
-}
-
-/// What went wrong, in Redis's own words where they are Redis's.
-pub(crate) fn describe(error: &RedisError) -> String {
+/// An error reply in Redis's own words: its code, and the rest.
+pub(crate) fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => printable(&format!("{code} {detail}")),
+        (Some(code), None) => printable(code),
         _ => printable(&error.to_string()),
+    }
+}
+
+/// The error reply among the values, if it is one.
+pub(crate) fn of_value(value: Value) -> Result<Value, RedisError> {
+    match value {
+        Value::ServerError(error) => Err(error.into()),
+        value => Ok(value),
     }
 }
 
@@ -89,13 +163,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_noscript_is_ever_sent_again() {
-        assert_eq!(remedy("NOSCRIPT"), Remedy::BringScript);
-        for code in ["READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "WRONGPASS"] {
-            assert_eq!(remedy(code), Remedy::Reconnect, "{code}");
+    fn every_code_has_its_remedy() {
+        for (code, remedy) in [
+            ("NOSCRIPT", Remedy::BringScript),
+            ("MOVED 7 10.0.0.1:6379", Remedy::Redirect),
+            ("ASK 7 10.0.0.1:6379", Remedy::Redirect),
+            ("TRYAGAIN", Remedy::TryAgain),
+            ("READONLY", Remedy::Relocate),
+            ("MASTERDOWN", Remedy::Relocate),
+            ("LOADING", Remedy::Wait),
+            ("NOAUTH", Remedy::Wait),
+            ("WRONGPASS", Remedy::Wait),
+        ] {
+            assert_eq!(Code::of(code).remedy(), remedy, "{code}");
         }
-        for code in ["OOM", "BUSY", "MISCONF", "NOPERM", "WRONGTYPE", "ERR", "", "NEW"] {
-            assert_eq!(remedy(code), Remedy::GiveUp, "{code}");
+        for code in [
+            "CLUSTERDOWN",
+            "BUSY",
+            "OOM",
+            "MISCONF",
+            "NOREPLICAS",
+            "NOPERM",
+            "WRONGTYPE",
+            "CROSSSLOT",
+            "ERR READONLY",
+            "",
+            "NEW",
+        ] {
+            assert_eq!(Code::of(code).remedy(), Remedy::GiveUp, "{code}");
         }
     }
 

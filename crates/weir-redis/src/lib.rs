@@ -1,24 +1,34 @@
 //! How Redis decides: requests become batches ([`batch`]), a batch is one call
-//! of one script ([`script`]) over one kept-alive, pipelined connection
-//! ([`server`], [`link`]), and every request gets exactly one answer
-//! ([`limiter`]), whatever becomes of Redis meanwhile.
+//! of one script ([`script`]) over a few kept-alive, pipelined connections to a
+//! server ([`node`]), and every request gets exactly one answer ([`limiter`]),
+//! whatever becomes of Redis meanwhile. Which servers those are is the
+//! [`deployment`]'s: one, the primary that Sentinel names, or a cluster's.
 //!
 //! Nothing here knows Lua or nginx.
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod address;
 mod batch;
+mod breaker;
+mod call;
+mod deployment;
 mod error;
 mod limiter;
-mod link;
 mod lookup;
+mod news;
+mod node;
 mod places;
+mod report;
 pub mod rule;
 pub mod script;
+mod sentinel;
 mod server;
+mod slots;
 
 pub use batch::{Batch, MalformedReply, Reply, decode};
+pub use deployment::Deployment;
 pub use error::Failure;
 pub use limiter::{Answer, Decided, Health, Limiter, LinkState, Outlet};
 pub use rule::{Ask, Operation, Rule, Source};
-pub use server::{Server, UrlError};

@@ -19,7 +19,15 @@ type Addresses = io::Result<Vec<SocketAddr>>;
 /// A resolver that has at most one look-up under way.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OneLookup {
+    /// The host to look up, whatever host is asked for.
+    found_at: Option<Arc<str>>,
     under_way: Arc<Mutex<Option<JoinHandle<Addresses>>>>,
+}
+
+impl OneLookup {
+    pub(crate) fn new(found_at: Option<String>) -> Self {
+        Self { found_at: found_at.map(Arc::from), under_way: Arc::default() }
+    }
 }
 
 impl AsyncDNSResolver for OneLookup {
@@ -31,7 +39,7 @@ impl AsyncDNSResolver for OneLookup {
         Box::pin(async move {
             let mut under_way = self.under_way.lock().await;
             let lookup = under_way.get_or_insert_with(|| {
-                let host = host.to_owned();
+                let host = self.found_at.as_deref().unwrap_or(host).to_owned();
                 tokio::spawn(
                     async move { Ok(tokio::net::lookup_host((host, port)).await?.collect()) },
                 )

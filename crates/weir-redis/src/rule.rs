@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use crate::slots;
 use weir_core::identity::{self, Value};
 use weir_core::policy::KeySource;
 use weir_core::{KeyRule, Limit, Policy, Rate, Timestamp, time};
@@ -156,6 +157,19 @@ impl Rule {
             scratch.extend_from_slice(suffix.as_bytes());
             each(scratch);
         }
+    }
+
+    /// The slot of a cluster that this client's keys lie in: one for all.
+    pub(crate) fn slot(
+        &self,
+        prefix: &str,
+        source: Source,
+        value: &Value,
+        scratch: &mut Vec<u8>,
+    ) -> u16 {
+        let mut slot = 0;
+        self.keys(prefix, source, value, scratch, |key| slot = slots::of(key));
+        slot
     }
 
     /// Calls `each` with what ARGV says of this.

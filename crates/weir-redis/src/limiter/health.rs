@@ -25,6 +25,14 @@ pub struct Health {
     pub batched: AtomicU64,
     /// Connections made.
     pub connects: AtomicU64,
+    /// Attempts to make one that failed.
+    pub failed_attempts: AtomicU64,
+    /// How often a breaker opened.
+    pub opened: AtomicU64,
+    /// Calls that a cluster sent elsewhere.
+    pub redirected: AtomicU64,
+    /// Requests that wait for a node of a cluster, beside the queue.
+    pub waiting: AtomicU64,
     /// Requests that were left to `on_error`, those not even queued included.
     pub failed: AtomicU64,
 }

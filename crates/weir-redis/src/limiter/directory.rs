@@ -1,0 +1,288 @@
+//! The map of a cluster: which node serves which slot, and how that is learnt.
+//!
+//! The crate has a cluster client, which is not used: it sends again by itself
+//! what was under way when a connection broke, and that may have been charged;
+//! and while it asks for the map nobody is served, whatever their slot. Its
+//! connections to single nodes are what this stands on.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::access::Access;
+use crate::address::Place;
+use crate::breaker::{Breaker, jittered};
+use crate::error::words;
+use crate::news::{Listener, News};
+use crate::node::{NodeId, Settings};
+use crate::report::{Moment, Report};
+use crate::slots::{self, Range, SLOTS};
+
+/// The most that asking for the map may take.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many nodes are asked at once; not always the same.
+const ASKED: usize = 3;
+
+/// The pauses between two times of asking for the map.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module's documentation.
+pub(super) struct Directory {
+    name: String,
+    pub(super) access: Access,
+    seeds: Vec<Place>,
+    owners: Box<[Option<NodeId>]>,
+    by_address: HashMap<(String, u16), NodeId>,
+    /// Whether there has been a map.
+    known: bool,
+    asking: Option<AbortHandle>,
+    /// When the map is to be asked for.
+    due: Option<Instant>,
+    last_asked: Option<Instant>,
+    times_asked: usize,
+    pause: Duration,
+    /// Of the map, as long as there has been none.
+    pub(super) breaker: Breaker,
+    report: Report,
+    pub(super) hope_until: Instant,
+    patience: Duration,
+    listener: Listener,
+}
+
+/// What asking for the map led to.
+pub(super) type Found = Result<Vec<Range>, String>;
+
+impl Directory {
+    pub(super) fn new(
+        name: String,
+        seeds: Vec<Place>,
+        access: Access,
+        settings: &Settings,
+        listener: Listener,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            name,
+            access,
+            seeds,
+            owners: vec![None; usize::from(SLOTS)].into(),
+            by_address: HashMap::new(),
+            known: false,
+            asking: None,
+            due: Some(now),
+            last_asked: None,
+            times_asked: 0,
+            pause: FIRST_PAUSE,
+            breaker: Breaker::new(settings.breaker.clone()),
+            report: Report::default(),
+            hope_until: now + settings.patience,
+            patience: settings.patience,
+            listener,
+        }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.known
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<NodeId> {
+        self.owners[usize::from(slot)]
+    }
+
+    /// Takes note of what MOVED says.
+    pub(super) fn set_owner(&mut self, slot: u16, node: NodeId) {
+        if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
+            *owner = Some(node);
+        }
+    }
+
+    pub(super) fn node_at(&self, host: &str, port: u16) -> Option<NodeId> {
+        self.by_address.get(&(host.to_owned(), port)).copied()
+    }
+
+    pub(super) fn enter(&mut self, host: &str, port: u16, node: NodeId) {
+        self.by_address.insert((host.to_owned(), port), node);
+    }
+
+    pub(super) fn strike(&mut self, node: NodeId) {
+        self.by_address.retain(|_, entered| *entered != node);
+        self.owners
+            .iter_mut()
+            .filter(|owner| **owner == Some(node))
+            .for_each(|owner| *owner = None);
+    }
+
+    /// Where a server of the cluster listens.
+    pub(super) fn place(&self, host: &str, port: u16) -> Place {
+        let host = host.to_owned();
+        match self.access.tls {
+            Some(_) => Place::Tls { host, port },
+            None => Place::Tcp { host, port },
+        }
+    }
+
+    /// The host of a node, for servers that leave theirs out.
+    pub(super) fn host_of(&self, node: NodeId) -> String {
+        let found = self.by_address.iter().find(|(_, entered)| **entered == node);
+        found.map(|((host, _), _)| host.clone()).unwrap_or_default()
+    }
+
+    /// Something does not fit the map. It is asked for again soon, and the more
+    /// slowly the longer that does not help.
+    pub(super) fn doubt(&mut self) {
+        if self.asking.is_none() && self.due.is_none() {
+            let pause = jittered(self.pause);
+            self.due = Some(self.last_asked.map_or_else(Instant::now, |asked| asked + pause));
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// When the next chore is due.
+    pub(super) fn next_chore(&self) -> Option<Instant> {
+        let hope = (!self.known && !self.breaker.is_open()).then_some(self.hope_until);
+        [self.due, hope].into_iter().flatten().min()
+    }
+
+    /// Whether requests have waited in vain for the first map.
+    pub(super) fn is_hopeless(&mut self, now: Instant) -> bool {
+        let over = !self.known && !self.breaker.is_open() && now >= self.hope_until;
+        if over {
+            self.hope_until = now + self.patience;
+        }
+        over
+    }
+
+    /// Asks for the map if that is due: over a few of these connections to its
+    /// nodes, or without any at the seeds and at all nodes that have been known.
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        connections: impl Iterator<Item = (NodeId, MultiplexedConnection)>,
+    ) {
+        if self.asking.is_some() || self.due.is_none_or(|due| now < due) {
+            return;
+        }
+        self.due = None;
+        self.last_asked = Some(now);
+        let connections: Vec<_> = connections.collect();
+        self.times_asked += 1;
+        let skipped = self.times_asked % connections.len().max(1);
+        let in_turn = connections.iter().cycle().skip(skipped).take(connections.len().min(ASKED));
+        let mut sources: Vec<Source> = in_turn
+            .cloned()
+            .map(|(node, connection)| Source::Connection(connection, self.host_of(node)))
+            .collect();
+        if sources.is_empty() {
+            let known = self.by_address.keys().map(|(host, port)| self.place(host, *port));
+            let mut places: Vec<Place> = self.seeds.iter().cloned().chain(known).collect();
+            places.dedup();
+            sources = places
+                .into_iter()
+                .map(|place| Source::Server(place, self.access.clone()))
+                .collect();
+        }
+        let listener = self.listener.clone();
+        let task = tokio::spawn(async move {
+            // Fails only when the limiter itself has ended.
+            let _ = listener.send(News::Map(first_map(sources).await));
+        });
+        self.asking = Some(task.abort_handle());
+    }
+
+    /// Takes note of the answer. `None`: the map is as it was.
+    pub(super) fn answered(&mut self, found: &Found) -> bool {
+        self.asking = None;
+        self.known |= found.is_ok();
+        found.is_ok()
+    }
+
+    /// Enters a map whose servers are all known; whether that changed anything.
+    pub(super) fn apply(&mut self, ranges: &[Range]) -> bool {
+        let mut owners = vec![None; usize::from(SLOTS)];
+        for range in ranges {
+            let node = self.node_at(&range.host, range.port);
+            owners[usize::from(range.first)..=usize::from(range.last.max(range.first))].fill(node);
+        }
+        let changed = self.owners[..] != owners[..];
+        self.owners = owners.into();
+        if changed {
+            self.pause = FIRST_PAUSE;
+        }
+        changed
+    }
+
+    /// The nodes that serve no slot.
+    pub(super) fn without_slots(&self) -> Vec<NodeId> {
+        self.by_address
+            .values()
+            .copied()
+            .filter(|node| !self.owners.contains(&Some(*node)))
+            .collect()
+    }
+
+    /// What there is to tell of the first map. The report is told also whether
+    /// the breaker is open.
+    pub(super) fn tell(
+        &mut self,
+        failed: u64,
+        tell: impl FnOnce(&mut Report, Moment<'_>, bool) -> Option<String>,
+    ) -> Option<String> {
+        let moment = Moment { name: &self.name, now: Instant::now(), failed };
+        tell(&mut self.report, moment, self.breaker.is_open())
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Some(asking) = &self.asking {
+            asking.abort();
+        }
+    }
+}
+
+/// Who can be asked for the map.
+enum Source {
+    Connection(MultiplexedConnection, String),
+    Server(Place, Access),
+}
+
+impl Source {
+    async fn ask(self) -> Found {
+        let (mut connection, host, name) = match self {
+            Self::Connection(connection, host) => (connection, host.clone(), host),
+            Self::Server(place, access) => {
+                let server = access.server(&place).map_err(|error| words(&error))?;
+                let name = server.name().to_owned();
+                let connection = server.connect(|| {}).await;
+                let connection =
+                    connection.map_err(|error| format!("{name}: {}", words(&error)))?;
+                (connection, place.host().to_owned(), name)
+            }
+        };
+        let reply = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
+        let reply = reply.map_err(|error| format!("{name}: {}", words(&error)))?;
+        slots::read(&reply, &host).ok_or_else(|| format!("{name}: serves no slots"))
+    }
+}
+
+/// The first answer that is a map; all are asked at once.
+async fn first_map(sources: Vec<Source>) -> Found {
+    let mut asked = JoinSet::new();
+    for source in sources {
+        asked.spawn(timeout(ASK_TIMEOUT, source.ask()));
+    }
+    let mut problem = format!("no answer within {ASK_TIMEOUT:?}");
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(Ok(map))) => return Ok(map),
+            Ok(Ok(Err(error))) => problem = error,
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
+    Err(problem)
+}

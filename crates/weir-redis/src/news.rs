@@ -1,0 +1,30 @@
+//! What the limiter hears from elsewhere than its queue and the batches under
+//! way.
+
+use redis::aio::MultiplexedConnection;
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::node::{ConnectionId, NodeId};
+use crate::slots::Range;
+
+/// See the module's documentation.
+pub(crate) enum News {
+    /// Of a node, and which of its connections or attempts.
+    Node(NodeId, ConnectionId, Event),
+    /// What asking a cluster for its map led to.
+    Map(Result<Vec<Range>, String>),
+}
+
+/// Who is told. Telling fails only when the limiter itself has ended.
+pub(crate) type Listener = UnboundedSender<News>;
+
+/// What happens to a node's connections.
+pub(crate) enum Event {
+    /// A connection on which the server has decided once, and the server's name.
+    Connected(MultiplexedConnection, String),
+    /// An attempt that took this long failed.
+    AttemptFailed(String, Duration),
+    /// The connection ended.
+    Lost,
+}

@@ -1,0 +1,397 @@
+//! A server of the deployment as the limiter sees it: its connections, what
+//! waits for it, and whether that is worth waiting for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use weir_core::config::Breaker as BreakerSettings;
+
+use crate::batch::{self, MAX_BATCH};
+use crate::breaker::Breaker;
+use crate::call::Call;
+use crate::error::words;
+use crate::news::{Event, Listener, News};
+use crate::places::Places;
+use crate::report::{Moment, Report};
+use crate::rule::{Ask, Rule};
+use crate::sentinel::Sentinels;
+use crate::server::Server;
+
+/// The most that an attempt to connect may take, name resolution included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The same where Sentinel is asked first: one that does not answer takes a
+/// second of its own.
+const LOCATE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Names a node of a limiter, for as long as that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(pub(crate) u32);
+
+/// Names a connection among all that a node has had.
+pub(crate) type ConnectionId = u64;
+
+/// Where a node's server is found.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Server(Server),
+    Primary(Sentinels),
+}
+
+/// How all nodes are kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Connections that each is to have.
+    pub(crate) connections: usize,
+    /// How long a request may wait.
+    pub(crate) patience: Duration,
+    pub(crate) breaker: BreakerSettings,
+}
+
+/// Whether requests can be sent, or may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Up,
+    Connecting,
+    Down,
+}
+
+/// See the module's documentation.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    target: Target,
+    probe_key: String,
+    settings: Settings,
+    listener: Listener,
+    live: Vec<Live>,
+    attempt: Option<(ConnectionId, AbortHandle)>,
+    last_connection: ConnectionId,
+    pub(crate) breaker: Breaker,
+    /// When a failure is counted because there is still no connection.
+    hope_until: Instant,
+    /// Whether the last connection ended before it decided anything: the next
+    /// one has to, before it is news.
+    doubtful: bool,
+    pub(crate) places: Places,
+    /// Requests with their slots, in their order.
+    pub(crate) queue: VecDeque<(u16, Ask)>,
+    /// Calls to be sent again, before the queue.
+    pub(crate) returned: VecDeque<Call>,
+    /// Why the last attempt to connect failed.
+    problem: Option<String>,
+    report: Report,
+    /// Requests left to `on_error` because of this node.
+    pub(crate) failed: u64,
+}
+
+/// A connection that is there.
+struct Live {
+    id: ConnectionId,
+    connection: MultiplexedConnection,
+    in_flight: usize,
+    has_decided: bool,
+}
+
+impl Node {
+    pub(crate) fn new(
+        id: NodeId,
+        name: String,
+        target: Target,
+        probe_key: String,
+        settings: Settings,
+        listener: Listener,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            id,
+            name,
+            target,
+            probe_key,
+            hope_until: now + settings.patience,
+            breaker: Breaker::new(settings.breaker.clone()),
+            settings,
+            listener,
+            live: Vec::new(),
+            attempt: None,
+            last_connection: 0,
+            doubtful: false,
+            places: Places::new(now),
+            queue: VecDeque::new(),
+            returned: VecDeque::new(),
+            problem: None,
+            report: Report::default(),
+            failed: 0,
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match (self.live.is_empty(), self.breaker.is_open()) {
+            (false, _) => State::Up,
+            (true, false) => State::Connecting,
+            (true, true) => State::Down,
+        }
+    }
+
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.returned.is_empty()
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len() + self.returned.iter().map(|call| call.asks.len()).sum::<usize>()
+    }
+
+    /// The calls of the next batch: those that came back, and then what has
+    /// queued, by slots. And the requests that have been given up meanwhile,
+    /// which are not sent.
+    pub(crate) fn next_calls(&mut self, rules: &[Rule], now: Instant) -> (Vec<Call>, Vec<Ask>) {
+        let (mut calls, mut overdue) = (Vec::with_capacity(1), Vec::new());
+        let mut taken = 0;
+        while taken < MAX_BATCH
+            && let Some(mut call) = self.returned.pop_front()
+        {
+            overdue.append(&mut call.take_overdue(now));
+            if !call.asks.is_empty() {
+                taken += call.asks.len();
+                calls.push(call);
+            }
+        }
+        if taken > 0 {
+            return (calls, overdue);
+        }
+        // Those behind them that are overdue as well are found the next time.
+        let number = batch::fitting(rules, self.queue.iter().map(|(_, ask)| ask));
+        let mut asks: Vec<(u16, Ask)> = self.queue.drain(..number.min(self.queue.len())).collect();
+        overdue.extend(asks.extract_if(.., |(_, ask)| ask.deadline <= now).map(|(_, ask)| ask));
+        // Stable: of one client the first that came is the first that is asked.
+        asks.sort_by_key(|(slot, _)| *slot);
+        for (slot, ask) in asks {
+            match calls.last_mut() {
+                Some(call) if call.slot == slot => call.asks.push(ask),
+                _ => calls.push(Call::new(slot, vec![ask])),
+            }
+        }
+        (calls, overdue)
+    }
+
+    /// Whether another batch may leave.
+    pub(crate) fn has_room(&self) -> bool {
+        self.live.iter().any(|live| live.in_flight < self.places.count())
+    }
+
+    /// Takes a place for a batch, on the connection that has the most of them.
+    pub(crate) fn take_place(&mut self) -> Option<(ConnectionId, MultiplexedConnection)> {
+        let live = self.live.iter_mut().min_by_key(|live| live.in_flight)?;
+        if live.in_flight >= self.places.count() {
+            return None;
+        }
+        live.in_flight += 1;
+        Some((live.id, live.connection.clone()))
+    }
+
+    /// Gives a place back; whether its connection is still ours.
+    pub(crate) fn give_place_back(&mut self, id: ConnectionId) -> bool {
+        match self.live.iter_mut().find(|live| live.id == id) {
+            Some(live) => {
+                live.in_flight -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A request was decided on this connection.
+    pub(crate) fn decided(&mut self, id: ConnectionId) {
+        if let Some(live) = self.live.iter_mut().find(|live| live.id == id) {
+            live.has_decided = true;
+            self.doubtful = false;
+            self.breaker.succeeded();
+        }
+    }
+
+    /// A connection to ask something else on, and the server's name.
+    pub(crate) fn any_connection(&self) -> Option<MultiplexedConnection> {
+        self.live.first().map(|live| live.connection.clone())
+    }
+
+    /// What there is to tell of it, `failed` being the requests left to
+    /// `on_error`. The report is told also whether the breaker is open.
+    pub(crate) fn tell(
+        &mut self,
+        failed: u64,
+        tell: impl FnOnce(&mut Report, Moment<'_>, bool) -> Option<String>,
+    ) -> Option<String> {
+        let moment = Moment { name: &self.name, now: Instant::now(), failed };
+        tell(&mut self.report, moment, self.breaker.is_open())
+    }
+
+    /// Takes out all that waits.
+    pub(crate) fn take_waiting(&mut self) -> Vec<Ask> {
+        let returned = self.returned.drain(..).flat_map(|call| call.asks);
+        returned.chain(self.queue.drain(..).map(|(_, ask)| ask)).collect()
+    }
+
+    /// Until when requests wait for a connection, if they do.
+    pub(crate) fn hope_until(&self) -> Option<Instant> {
+        (self.state() == State::Connecting).then_some(self.hope_until)
+    }
+
+    /// Begins to wait anew.
+    pub(crate) fn hope(&mut self) {
+        self.hope_until = Instant::now() + self.settings.patience;
+    }
+
+    /// Tries to connect, unless that is being done or there are connections
+    /// enough. One attempt at a time. `spent` of the pause has passed already.
+    pub(crate) fn connect(&mut self, spent: Duration) {
+        if self.attempt.is_some() || self.live.len() >= self.settings.connections {
+            return;
+        }
+        self.last_connection += 1;
+        let attempt = Attempt {
+            node: self.id,
+            id: self.last_connection,
+            target: self.target.clone(),
+            probe_key: self.probe_key.clone(),
+            listener: self.listener.clone(),
+        };
+        let pause = self.breaker.next_pause().saturating_sub(spent);
+        let task = tokio::spawn(attempt.run(pause));
+        self.attempt = Some((self.last_connection, task.abort_handle()));
+    }
+
+    /// Takes a connection that was made; whether it is news that the server is
+    /// there. None of it if the attempt is no longer ours.
+    pub(crate) fn connected(
+        &mut self,
+        id: ConnectionId,
+        connection: MultiplexedConnection,
+        name: String,
+    ) -> Option<bool> {
+        self.attempt.take_if(|(attempt, _)| *attempt == id)?;
+        self.live.push(Live { id, connection, in_flight: 0, has_decided: false });
+        if let Target::Primary(sentinels) = &self.target {
+            self.name = format!("{} ({name})", sentinels.master());
+        }
+        self.breaker.probed();
+        self.problem = None;
+        self.connect(Duration::ZERO);
+        Some(!self.doubtful)
+    }
+
+    /// Takes note of an attempt's end, if it is still ours.
+    pub(crate) fn attempt_failed(&mut self, id: ConnectionId, problem: String) -> bool {
+        let ours = self.attempt.take_if(|(attempt, _)| *attempt == id).is_some();
+        if ours {
+            self.problem = Some(problem);
+        }
+        ours
+    }
+
+    /// Why there is no connection, as far as that is known.
+    pub(crate) fn problem(&self) -> String {
+        let patience = self.settings.patience;
+        self.problem.clone().unwrap_or_else(|| format!("no answer within {patience:?}"))
+    }
+
+    /// Lets go of a connection; whether requests are lost with it. `None` if it is
+    /// not in use any more.
+    pub(crate) fn drop_connection(&mut self, id: ConnectionId, was_used: bool) -> Option<bool> {
+        let index = self.live.iter().position(|live| live.id == id)?;
+        let live = self.live.swap_remove(index);
+        let was_used = was_used || live.in_flight > 0;
+        self.doubtful = was_used && !live.has_decided;
+        if self.live.is_empty() {
+            self.hope();
+        }
+        Some(was_used)
+    }
+
+    /// Lets go of all connections and of an attempt under way: what they lead to
+    /// is the wrong server, or one that does not serve.
+    pub(crate) fn drop_all(&mut self) {
+        self.doubtful = true;
+        self.live.clear();
+        self.hope();
+        if let Some((_, attempt)) = self.attempt.take() {
+            attempt.abort();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.drop_all();
+    }
+}
+
+/// One attempt to connect.
+struct Attempt {
+    node: NodeId,
+    id: ConnectionId,
+    target: Target,
+    probe_key: String,
+    listener: Listener,
+}
+
+impl Attempt {
+    async fn run(self, pause: Duration) {
+        sleep(pause).await;
+        let begun = Instant::now();
+        let live = Arc::new(AtomicBool::new(false));
+        let limit = match self.target {
+            Target::Server(_) => CONNECT_TIMEOUT,
+            Target::Primary(_) => LOCATE_TIMEOUT,
+        };
+        let event = match timeout(limit, self.connect(&live)).await {
+            Ok(Ok((connection, name))) => {
+                live.store(true, Relaxed);
+                Event::Connected(connection, name)
+            }
+            Ok(Err(problem)) => Event::AttemptFailed(problem, begun.elapsed()),
+            Err(_) => Event::AttemptFailed(format!("no answer within {limit:?}"), begun.elapsed()),
+        };
+        self.tell(event);
+    }
+
+    /// `live`: whether the connection's end is news. During the attempt it is
+    /// the attempt's failure.
+    async fn connect(
+        &self,
+        live: &Arc<AtomicBool>,
+    ) -> Result<(MultiplexedConnection, String), String> {
+        let server = match &self.target {
+            Target::Server(server) => server.clone(),
+            Target::Primary(sentinels) => {
+                sentinels.primary().await.map_err(|error| words(&error))?
+            }
+        };
+        let (listener, node, id) = (self.listener.clone(), self.node, self.id);
+        let lost = Arc::clone(live);
+        let connection = server.connect_to_decide(&self.probe_key, move || {
+            if lost.load(Relaxed) {
+                // Fails only when the limiter itself has ended.
+                let _ = listener.send(News::Node(node, id, Event::Lost));
+            }
+        });
+        match connection.await {
+            Ok(connection) => Ok((connection, server.name().to_owned())),
+            // Which of several servers it was is half of the news.
+            Err(error) if matches!(self.target, Target::Primary(_)) => {
+                Err(format!("{}: {}", server.name(), words(&error)))
+            }
+            Err(error) => Err(words(&error)),
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // Fails only when the limiter itself has ended.
+        let _ = self.listener.send(News::Node(self.node, self.id, event));
+    }
+}

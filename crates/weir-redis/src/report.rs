@@ -1,0 +1,222 @@
+//! What is told of a server in the log: changes, never what one request met.
+
+use std::time::{Duration, Instant};
+
+/// How often at most the same kind of thing is told.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// A loss this short that follows another closely is counted, not told.
+const SHORT: Duration = Duration::from_secs(1);
+
+const AT_ONCE: &str = "; breaker open, on_error decides at once until it is back";
+
+/// What has been told of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    away: Option<Away>,
+    was_there: bool,
+    last_back: Option<Instant>,
+    /// Short losses since the last that was told.
+    untold: u32,
+    complained: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Away {
+    since: Instant,
+    /// How many requests had been left to `on_error` by then.
+    failed_before: u64,
+    told: bool,
+    told_open: bool,
+}
+
+/// A server's state at a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment<'a> {
+    /// The server.
+    pub(crate) name: &'a str,
+    pub(crate) now: Instant,
+    /// Requests left to `on_error` so far.
+    pub(crate) failed: u64,
+}
+
+impl Report {
+    /// A connection was lost, with requests that waited on it or that the server
+    /// could not decide. `open`: that opened the breaker.
+    pub(crate) fn lost(&mut self, moment: Moment<'_>, why: &str, open: bool) -> Option<String> {
+        if self.away.is_some() {
+            return if open { self.opened(moment, why) } else { self.late(moment, why) };
+        }
+        let told = !self.follows_closely(moment.now);
+        self.begin(moment, told, told && open);
+        let then = if open { AT_ONCE } else { "" };
+        told.then(|| format!("redis {} lost: {why}{then}", moment.name))
+    }
+
+    /// There is no connection, and cannot be made. `open`: that opened the
+    /// breaker, now or before.
+    pub(crate) fn failing(&mut self, moment: Moment<'_>, why: &str, open: bool) -> Option<String> {
+        if self.away.is_none() {
+            self.begin(moment, false, false);
+        }
+        if open { self.opened(moment, why) } else { None }
+    }
+
+    fn opened(&mut self, moment: Moment<'_>, why: &str) -> Option<String> {
+        let close = self.follows_closely(moment.now);
+        let away = self.away.as_mut()?;
+        let short = moment.now.duration_since(away.since) < SHORT;
+        if away.told_open || (!away.told && close && short) {
+            return None;
+        }
+        away.told_open = true;
+        let what = match (away.told, self.was_there) {
+            (true, _) => "still away",
+            (false, true) => "lost",
+            (false, false) => "unreachable",
+        };
+        away.told = true;
+        let more = self.take_untold();
+        Some(format!("redis {} {what}: {why}{AT_ONCE}{more}", moment.name))
+    }
+
+    /// The server decides again.
+    pub(crate) fn back(&mut self, moment: Moment<'_>) -> Option<String> {
+        self.end(moment, "is back")
+    }
+
+    /// Others decide in the server's place.
+    pub(crate) fn replaced(&mut self, moment: Moment<'_>) -> Option<String> {
+        self.end(moment, "is replaced")
+    }
+
+    fn end(&mut self, moment: Moment<'_>, how: &str) -> Option<String> {
+        self.was_there = true;
+        let away = self.away.take()?;
+        if !away.told {
+            self.untold += 1;
+            return None;
+        }
+        self.last_back = Some(moment.now);
+        Some(format!(
+            "redis {} {how} after {:.1} s; on_error decided {} requests meanwhile",
+            moment.name,
+            moment.now.duration_since(away.since).as_secs_f64(),
+            moment.failed - away.failed_before,
+        ))
+    }
+
+    /// The server answers with an error.
+    pub(crate) fn complaint(&mut self, moment: Moment<'_>, what: &str) -> Option<String> {
+        let told_lately = self.complained.is_some_and(|at| moment.now < at + TOLD_EVERY);
+        if told_lately {
+            return None;
+        }
+        self.complained = Some(moment.now);
+        Some(format!(
+            "redis {} answers with an error: {what}; on_error decides (told at most every {} s)",
+            moment.name,
+            TOLD_EVERY.as_secs(),
+        ))
+    }
+
+    fn begin(&mut self, moment: Moment<'_>, told: bool, told_open: bool) {
+        let failed_before = moment.failed;
+        self.away = Some(Away { since: moment.now, failed_before, told, told_open });
+    }
+
+    /// Tells of an absence that was thought short and is not.
+    fn late(&mut self, moment: Moment<'_>, why: &str) -> Option<String> {
+        let away = self.away.as_mut()?;
+        let lasts = moment.now.duration_since(away.since);
+        if away.told || lasts < SHORT {
+            return None;
+        }
+        away.told = true;
+        let more = self.take_untold();
+        Some(format!("redis {} lost {:.1} s ago: {why}{more}", moment.name, lasts.as_secs_f64()))
+    }
+
+    fn follows_closely(&self, now: Instant) -> bool {
+        self.last_back.is_some_and(|back| now < back + TOLD_EVERY)
+    }
+
+    fn take_untold(&mut self) -> String {
+        match std::mem::take(&mut self.untold) {
+            0 => String::new(),
+            times => format!(" (and {times} short losses before that)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, millis: u64, failed: u64) -> Moment<'static> {
+        Moment { name: "r:1", now: start + Duration::from_millis(millis), failed }
+    }
+
+    #[test]
+    fn a_loss_its_breaker_and_its_end_are_a_line_each() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        let lost = report.lost(at(start, 0, 5), "closed", false);
+        assert_eq!(lost.as_deref(), Some("redis r:1 lost: closed"));
+        assert_eq!(report.failing(at(start, 10, 6), "refused", false), None);
+        let open = report.failing(at(start, 60, 7), "refused", true).expect("a line");
+        assert_eq!(
+            open,
+            "redis r:1 still away: refused; breaker open, on_error decides at once until it is back"
+        );
+        assert_eq!(report.failing(at(start, 160, 9), "refused", true), None, "told");
+        let back = report.back(at(start, 3_000, 25)).expect("a line");
+        assert_eq!(back, "redis r:1 is back after 3.0 s; on_error decided 20 requests meanwhile");
+        assert_eq!(report.back(at(start, 3_100, 25)), None);
+    }
+
+    #[test]
+    fn what_was_never_there_is_unreachable() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        assert_eq!(report.failing(at(start, 0, 0), "refused", false), None);
+        let open = report.failing(at(start, 50, 0), "refused", true).expect("a line");
+        assert!(open.starts_with("redis r:1 unreachable: refused; breaker open"), "{open}");
+        assert!(report.back(at(start, 100, 0)).is_some());
+        assert_eq!(report.failing(at(start, 20_000, 0), "refused", false), None);
+        let open = report.failing(at(start, 20_050, 0), "refused", true).expect("a line");
+        assert!(open.starts_with("redis r:1 lost: refused; breaker open"), "{open}");
+    }
+
+    #[test]
+    fn a_server_that_says_no_is_one_line() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        let lost = report.lost(at(start, 0, 0), "LOADING", true).expect("a line");
+        assert!(lost.starts_with("redis r:1 lost: LOADING; breaker open"), "{lost}");
+        assert_eq!(report.failing(at(start, 60, 0), "LOADING", true), None);
+    }
+
+    /// A link that loses a packet now and then is no page of log lines.
+    #[test]
+    fn short_losses_in_close_succession_are_counted() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        assert!(report.lost(at(start, 0, 0), "late", false).is_some());
+        assert!(report.back(at(start, 100, 0)).is_some());
+        for round in 1..=3 {
+            assert_eq!(report.lost(at(start, round * 1_000, 0), "late", false), None);
+            assert_eq!(report.failing(at(start, round * 1_000 + 300, 0), "late", true), None);
+            assert_eq!(report.back(at(start, round * 1_000 + 500, 0)), None);
+        }
+        assert_eq!(report.lost(at(start, 5_000, 0), "late", false), None);
+        let long = report.lost(at(start, 6_200, 0), "late", false).expect("it lasts");
+        assert_eq!(long, "redis r:1 lost 1.2 s ago: late (and 3 short losses before that)");
+        assert!(report.back(at(start, 7_000, 0)).is_some());
+        assert!(report.lost(at(start, 17_001, 0), "late", false).is_some(), "long after");
+    }
+
+    #[test]
+    fn a_complaint_is_made_every_ten_seconds() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        assert!(report.complaint(at(start, 0, 0), "OOM").is_some());
+        assert!(report.complaint(at(start, 9_999, 0), "OOM").is_none());
+        assert!(report.complaint(at(start, 10_000, 0), "OOM").is_some());
+    }
+}
