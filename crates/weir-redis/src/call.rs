@@ -8,8 +8,8 @@ use redis::Cmd;
 use crate::batch::Batch;
 use crate::rule::{Ask, Rule};
 
-/// How often a call may be sent on, to another server or after a wait, until it
-/// is given up: more than any cluster needs that knows what it wants.
+/// How often a call may be sent on to another server until it is given up: more
+/// than any cluster needs that knows what it wants.
 const MAX_HOPS: u8 = 8;
 
 /// See the module's documentation.
@@ -52,10 +52,11 @@ impl Call {
         Ok(self)
     }
 
-    /// Each of its requests alone.
+    /// Each of its requests alone, as if never sent: of several clients of a slot
+    /// some may be decided that together cannot.
     pub(crate) fn split(self) -> impl Iterator<Item = Self> {
-        let (slot, hops) = (self.slot, self.hops);
-        self.asks.into_iter().map(move |ask| Self { hops, ..Self::new(slot, vec![ask]) })
+        let slot = self.slot;
+        self.asks.into_iter().map(move |ask| Self::new(slot, vec![ask]))
     }
 
     /// Takes out the requests that have been given up by `now`. They are not

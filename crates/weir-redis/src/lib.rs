@@ -10,6 +10,7 @@
 
 mod access;
 mod address;
+mod attempt;
 mod batch;
 mod breaker;
 mod call;

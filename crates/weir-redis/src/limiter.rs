@@ -27,12 +27,13 @@ use tokio::time::sleep_until;
 use weir_core::config::RedisConfig;
 use weir_core::{Timestamp, Verdict};
 
+use crate::attempt::Target;
 use crate::batch::MAX_BATCH;
 use crate::call::Call;
 use crate::deployment::{Deployment, Kind};
 use crate::error::Failure;
 use crate::news::News;
-use crate::node::{self, NodeId, State, Target};
+use crate::node::{self, NodeId, State};
 use crate::rule::{Ask, Rule};
 
 use desk::Desk;

@@ -27,4 +27,6 @@ pub(crate) enum Event {
     AttemptFailed(String, Duration),
     /// The connection ended.
     Lost,
+    /// The server that Sentinel says is the primary.
+    Primary(String),
 }

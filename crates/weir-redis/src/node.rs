@@ -2,33 +2,20 @@
 //! waits for it, and whether that is worth waiting for.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
 use weir_core::config::Breaker as BreakerSettings;
 
+use crate::attempt::{Attempt, Target};
 use crate::batch::{self, MAX_BATCH};
 use crate::breaker::Breaker;
 use crate::call::Call;
-use crate::error::words;
-use crate::news::{Event, Listener, News};
+use crate::news::Listener;
 use crate::places::Places;
 use crate::report::{Moment, Report};
 use crate::rule::{Ask, Rule};
-use crate::sentinel::Sentinels;
-use crate::server::Server;
-
-/// The most that an attempt to connect may take, name resolution included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The same where Sentinel is asked first: one that does not answer takes a
-/// second of its own.
-const LOCATE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Names a node of a limiter, for as long as that lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,13 +23,6 @@ pub(crate) struct NodeId(pub(crate) u32);
 
 /// Names a connection among all that a node has had.
 pub(crate) type ConnectionId = u64;
-
-/// Where a node's server is found.
-#[derive(Clone, Debug)]
-pub(crate) enum Target {
-    Server(Server),
-    Primary(Sentinels),
-}
 
 /// How all nodes are kept.
 #[derive(Clone, Debug)]
@@ -72,6 +52,9 @@ pub(crate) struct Node {
     listener: Listener,
     live: Vec<Live>,
     attempt: Option<(ConnectionId, AbortHandle)>,
+    /// The primary that Sentinel named last.
+    server: Option<String>,
+    watch: Option<AbortHandle>,
     last_connection: ConnectionId,
     pub(crate) breaker: Breaker,
     /// When a failure is counted because there is still no connection.
@@ -120,6 +103,8 @@ impl Node {
             listener,
             live: Vec::new(),
             attempt: None,
+            server: None,
+            watch: None,
             last_connection: 0,
             doubtful: false,
             places: Places::new(now),
@@ -254,16 +239,19 @@ impl Node {
             return;
         }
         self.last_connection += 1;
-        let attempt = Attempt {
+        let pause = self.breaker.next_pause().saturating_sub(spent);
+        let task = tokio::spawn(self.new_attempt(self.last_connection).run(pause));
+        self.attempt = Some((self.last_connection, task.abort_handle()));
+    }
+
+    fn new_attempt(&self, id: ConnectionId) -> Attempt {
+        Attempt {
             node: self.id,
-            id: self.last_connection,
+            id,
             target: self.target.clone(),
             probe_key: self.probe_key.clone(),
             listener: self.listener.clone(),
-        };
-        let pause = self.breaker.next_pause().saturating_sub(spent);
-        let task = tokio::spawn(attempt.run(pause));
-        self.attempt = Some((self.last_connection, task.abort_handle()));
+        }
     }
 
     /// Takes a connection that was made; whether it is news that the server is
@@ -275,14 +263,32 @@ impl Node {
         name: String,
     ) -> Option<bool> {
         self.attempt.take_if(|(attempt, _)| *attempt == id)?;
-        self.live.push(Live { id, connection, in_flight: 0, has_decided: false });
         if let Target::Primary(sentinels) = &self.target {
             self.name = format!("{} ({name})", sentinels.master());
+            // Never two of them at a time, each with a budget of its own.
+            if self.server.replace(name.clone()).is_some_and(|before| before != name) {
+                self.live.clear();
+            }
+            if self.watch.is_none() {
+                let watch = self.new_attempt(id).watch_primary(sentinels.clone());
+                self.watch = Some(tokio::spawn(watch).abort_handle());
+            }
         }
+        self.live.push(Live { id, connection, in_flight: 0, has_decided: false });
         self.breaker.probed();
         self.problem = None;
         self.connect(Duration::ZERO);
         Some(!self.doubtful)
+    }
+
+    /// Takes note of what Sentinel says is the primary; what it was before, if
+    /// that is another server.
+    pub(crate) fn is_elsewhere(&mut self, primary: &str) -> bool {
+        let elsewhere = self.state() == State::Up && self.server.as_deref() != Some(primary);
+        if elsewhere {
+            self.drop_all();
+        }
+        elsewhere
     }
 
     /// Takes note of an attempt's end, if it is still ours.
@@ -316,7 +322,7 @@ impl Node {
     /// Lets go of all connections and of an attempt under way: what they lead to
     /// is the wrong server, or one that does not serve.
     pub(crate) fn drop_all(&mut self) {
-        self.doubtful = true;
+        self.doubtful = false;
         self.live.clear();
         self.hope();
         if let Some((_, attempt)) = self.attempt.take() {
@@ -328,70 +334,8 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.drop_all();
-    }
-}
-
-/// One attempt to connect.
-struct Attempt {
-    node: NodeId,
-    id: ConnectionId,
-    target: Target,
-    probe_key: String,
-    listener: Listener,
-}
-
-impl Attempt {
-    async fn run(self, pause: Duration) {
-        sleep(pause).await;
-        let begun = Instant::now();
-        let live = Arc::new(AtomicBool::new(false));
-        let limit = match self.target {
-            Target::Server(_) => CONNECT_TIMEOUT,
-            Target::Primary(_) => LOCATE_TIMEOUT,
-        };
-        let event = match timeout(limit, self.connect(&live)).await {
-            Ok(Ok((connection, name))) => {
-                live.store(true, Relaxed);
-                Event::Connected(connection, name)
-            }
-            Ok(Err(problem)) => Event::AttemptFailed(problem, begun.elapsed()),
-            Err(_) => Event::AttemptFailed(format!("no answer within {limit:?}"), begun.elapsed()),
-        };
-        self.tell(event);
-    }
-
-    /// `live`: whether the connection's end is news. During the attempt it is
-    /// the attempt's failure.
-    async fn connect(
-        &self,
-        live: &Arc<AtomicBool>,
-    ) -> Result<(MultiplexedConnection, String), String> {
-        let server = match &self.target {
-            Target::Server(server) => server.clone(),
-            Target::Primary(sentinels) => {
-                sentinels.primary().await.map_err(|error| words(&error))?
-            }
-        };
-        let (listener, node, id) = (self.listener.clone(), self.node, self.id);
-        let lost = Arc::clone(live);
-        let connection = server.connect_to_decide(&self.probe_key, move || {
-            if lost.load(Relaxed) {
-                // Fails only when the limiter itself has ended.
-                let _ = listener.send(News::Node(node, id, Event::Lost));
-            }
-        });
-        match connection.await {
-            Ok(connection) => Ok((connection, server.name().to_owned())),
-            // Which of several servers it was is half of the news.
-            Err(error) if matches!(self.target, Target::Primary(_)) => {
-                Err(format!("{}: {}", server.name(), words(&error)))
-            }
-            Err(error) => Err(words(&error)),
+        if let Some(watch) = &self.watch {
+            watch.abort();
         }
-    }
-
-    fn tell(&self, event: Event) {
-        // Fails only when the limiter itself has ended.
-        let _ = self.listener.send(News::Node(self.node, self.id, event));
     }
 }

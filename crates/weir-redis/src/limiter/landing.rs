@@ -121,13 +121,11 @@ impl<O: Outlet> Limiter<O> {
                 self.return_to(from.node, call);
             }
             Remedy::Redirect if self.directory.is_some() => self.redirect(from, call, error),
-            Remedy::TryAgain if self.directory.is_some() => match call.again() {
-                Ok(call) => {
-                    let due = Instant::now() + TRY_AGAIN_PAUSE;
-                    self.later.extend(call.split().map(|call| (due, call)));
-                }
-                Err(asks) => self.give_up(from.node, asks, &text),
-            },
+            // As often as the deadline allows.
+            Remedy::TryAgain if self.directory.is_some() => {
+                let due = Instant::now() + TRY_AGAIN_PAUSE;
+                self.later.extend(call.split().map(|call| (due, call)));
+            }
             Remedy::Relocate => self.relocate(from, call, &text),
             Remedy::Wait => {
                 self.condemn(from, &text);
@@ -178,6 +176,13 @@ impl<O: Outlet> Limiter<O> {
                 }
             }
             Event::Lost => self.lose(id, connection, CLOSED, false),
+            Event::Primary(primary) => {
+                if node.is_elsewhere(&primary) {
+                    let line = format!("redis {}: Sentinel names {primary} now", node.name);
+                    node.connect(Duration::ZERO);
+                    self.desk.tell(Some(line));
+                }
+            }
         }
     }
 

@@ -8,9 +8,10 @@ use redis::RedisError;
 use super::directory::Found;
 use super::landing::From;
 use super::{Limiter, Outlet};
+use crate::attempt::Target;
 use crate::call::Call;
 use crate::error::{Code, Failure, words};
-use crate::node::{NodeId, Target};
+use crate::node::NodeId;
 use crate::report::{Moment, Report};
 use crate::slots;
 

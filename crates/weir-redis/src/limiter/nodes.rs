@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::attempt::Target;
 use crate::news::Listener;
-use crate::node::{Node, NodeId, Settings, Target};
+use crate::node::{Node, NodeId, Settings};
 use crate::slots;
 
 /// See the module's documentation.
