@@ -63,8 +63,7 @@ impl Config {
         {
             let wanted = format!(
                 "at least {MIN_SECRET} bytes, as \"openssl rand -hex 32\" prints them, since there \
-                 is policies.{}.hash_keys; from the environment it comes only with \"env NAME;\" in \
-                 nginx.conf",
+                 is policies.{}.hash_keys",
                 policy.name
             );
             return Err(fields.missing("secret", &wanted));

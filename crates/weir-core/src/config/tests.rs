@@ -7,6 +7,8 @@ use crate::template::Part;
 
 mod clients_and_answers;
 mod limits;
+mod redis;
+mod secrets;
 
 fn text(text: &str) -> Value {
     Value::String(text.to_owned())
@@ -22,10 +24,6 @@ fn with_policy(policy: Value) -> Value {
         ("redis", table([("url", text("redis://localhost"))])),
         ("policies", table([("api", policy)])),
     ])
-}
-
-fn with_redis(redis: Value) -> Value {
-    table([("redis", redis), ("policies", table([("api", table([("limit", text("1/s"))]))]))])
 }
 
 /// A configuration in which every secret stands itself.
@@ -151,40 +149,6 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
         ),
     ] {
         assert_eq!(refusal(with_policy(policy)), message);
-    }
-}
-
-#[test]
-fn a_wrong_redis_table_is_refused_by_the_name_of_its_field() {
-    let url = || ("url", text("redis://localhost"));
-    for (redis, message) in [
-        (
-            table([]),
-            "redis.url: missing; it must be a string like \"redis://127.0.0.1:6379/0\", where there \
-             is neither sentinels nor cluster",
-        ),
-        (
-            table([url(), ("timeout", text("100"))]),
-            "redis.timeout: \"100\": the unit must be one of ms, s, m, h, d",
-        ),
-        (table([url(), ("timeout", text("0ms"))]), "redis.timeout: must be from 1ms to 60s"),
-        (table([url(), ("timeout", text("2m"))]), "redis.timeout: must be from 1ms to 60s"),
-        (
-            table([url(), ("queue", Value::Number(0.0))]),
-            "redis.queue: 0: must be a whole number from 1 to 1000000",
-        ),
-        (
-            table([url(), ("prefix", text("a:b"))]),
-            "redis.prefix: must be 1 to 64 letters, digits, \"_\", \"-\" or \".\"",
-        ),
-        (
-            table([url(), ("pool", text("x"))]),
-            "redis.pool: unknown field; known here are url, sentinels, master, cluster, user, \
-             password, database, sentinel_user, sentinel_password, tls, connections, breaker, \
-             timeout, queue, prefix",
-        ),
-    ] {
-        assert_eq!(refusal(with_redis(redis)), message);
     }
 }
 

@@ -35,13 +35,12 @@ pub enum Deployment {
 impl Deployment {
     /// Whether it is reached by TLS.
     pub fn is_tls(&self) -> bool {
-        let address = match self {
-            Self::Single { url } => url.expose(),
+        match self {
+            Self::Single { url } => is_tls(url.expose()),
             Self::Sentinel { sentinels: addresses, .. } | Self::Cluster { nodes: addresses } => {
-                &addresses[0]
+                addresses.first().is_some_and(|address| is_tls(address))
             }
-        };
-        is_tls(address)
+        }
     }
 
     /// What stands in the address does not stand beside it once more.
@@ -135,22 +134,20 @@ fn addresses(
         if !address.starts_with("redis://") && !is_tls(address) {
             return Err(wrong("must begin with redis:// or rediss://".to_owned()));
         }
-        let parts = Parts::of(address);
-        if parts.has_login {
-            let own = if field == "sentinels" {
-                "sentinel_user and sentinel_password"
-            } else {
-                "user and password"
+        // Anywhere: a password may have a "/" in it that should be a "%2F".
+        if address.contains('@') {
+            let own = match field {
+                "sentinels" => "sentinel_user and sentinel_password",
+                _ => "user and password",
             };
-            return Err(wrong(format!("must be without user and password; they are {own}")));
+            return Err(wrong(format!("must have no user or password; they are {own}")));
         }
-        if parts.has_database {
-            return Err(wrong("must end with the port: a database is not part of it".to_owned()));
+        if Parts::of(address).has_database {
+            return Err(wrong("must have no database".to_owned()));
         }
         if is_tls(address) != is_tls(&addresses[0]) {
-            return Err(wrong(format!(
-                "must begin as {field}[1] does: TLS and plain are never mixed"
-            )));
+            let problem = format!("must begin as {field}[1] does: TLS and plain are never mixed");
+            return Err(wrong(problem));
         }
     }
     Ok(addresses)

@@ -199,8 +199,7 @@ fn what_is_wrong_is_refused_by_the_name_of_its_field() {
             "hash_keys",
             Value::Boolean(true),
             "secret: missing; it must be at least 16 bytes, as \"openssl rand -hex 32\" prints them, since \
-             there is policies.api.hash_keys; from the environment it comes only with \"env NAME;\" in \
-             nginx.conf",
+             there is policies.api.hash_keys",
         ),
         (
             "charge",
