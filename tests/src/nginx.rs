@@ -27,6 +27,8 @@ pub struct Conf {
     pub workers: u32,
     /// `worker_connections`.
     pub connections: u32,
+    /// Environment variables that it is started with.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 impl Conf {
@@ -55,6 +57,7 @@ impl Conf {
             init_worker: String::new(),
             workers: 1,
             connections: 4096,
+            environment: Vec::new(),
         }
     }
 
@@ -116,7 +119,7 @@ impl Conf {
     }
 
     fn text(&self, port: u16) -> String {
-        let Self { setup, locations, main, http, init_worker, workers, connections } = self;
+        let Self { setup, locations, main, http, init_worker, workers, connections, .. } = self;
         let modules = &*MODULES;
         let (lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
         format!(
@@ -167,7 +170,7 @@ impl Nginx {
     pub fn start_answering(conf: &Conf, path: &str) -> Self {
         let (dir, port) = (prefix(), free_port());
         write(&dir, conf, port);
-        let child = command(dir.path()).spawn().expect("nginx starts");
+        let child = command(conf, dir.path()).spawn().expect("nginx starts");
         let mut nginx = Self { dir, child, port };
         let client = nginx.client();
         wait_until("nginx answers", Duration::from_secs(10), || {
@@ -184,7 +187,7 @@ impl Nginx {
     pub fn refuse(conf: &Conf) -> String {
         let (dir, port) = (prefix(), free_port());
         write(&dir, conf, port);
-        let mut child = command(dir.path()).spawn().expect("nginx starts");
+        let mut child = command(conf, dir.path()).spawn().expect("nginx starts");
         let ended = process::ends_within(&mut child, Duration::from_secs(10));
         if !ended {
             process::end(&mut child, libc::SIGKILL);
@@ -317,11 +320,12 @@ fn write(dir: &TempDir, conf: &Conf, port: u16) {
     std::fs::write(dir.path().join("nginx.conf"), conf.text(port)).expect("nginx.conf");
 }
 
-fn command(dir: &Path) -> Command {
+fn command(conf: &Conf, dir: &Path) -> Command {
     let mut command = Command::new(program());
     command
         // nginx takes this for sockets that it inherits.
         .env_remove("NGINX")
+        .envs(conf.environment.iter().map(|(name, value)| (name, value)))
         .arg("-p")
         .arg(dir)
         .args(["-c", "nginx.conf", "-e", "error.log"])

@@ -213,6 +213,40 @@ fn refused() -> Vec<(String, &'static str)> {
             format!("{{ redis = {{ url = \"redis://h\", queue = 0 }}, {policies} }}"),
             "redis.queue: 0: must be a whole number",
         ),
+        (
+            format!(
+                "{{ redis = {{ url = \"redis://h\", cluster = {{ \"redis://h\" }} }}, {policies} }}"
+            ),
+            "redis.cluster: cannot stand beside url",
+        ),
+        (
+            format!("{{ redis = {{ sentinels = {{ \"redis://h\" }} }}, {policies} }}"),
+            "redis.master: missing; it must be the name",
+        ),
+        (
+            format!(
+                "{{ redis = {{ cluster = {{ \"redis://a\", \"rediss://b\" }} }}, {policies} }}"
+            ),
+            "redis.cluster[2]: must begin as cluster[1] does: TLS and plain are never mixed",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://h\", tls = {{}} }}, {policies} }}"),
+            "redis.tls: is for rediss:// addresses alone",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://h\", connections = 33 }}, {policies} }}"),
+            "redis.connections: 33: must be a whole number from 1 to 32",
+        ),
+        (
+            format!(
+                "{{ redis = {{ url = \"redis://h\", breaker = {{ pause = \"0ms\" }} }}, {policies} }}"
+            ),
+            "redis.breaker.pause: must be from 1ms to 60s",
+        ),
+        (
+            format!("{{ redis = {{ url = \"redis://h/0\", database = 1 }}, {policies} }}"),
+            "redis.database: cannot stand beside a url that has one",
+        ),
         ("nil".to_owned(), "must be a table of named fields, not nil"),
         ("(function() local t = {} t.t = t return t end)()".to_owned(), "is nested too deeply"),
     ]
