@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs what is missing to run, test and measure Weir on Debian. Says
-# nothing where nothing is missing. NGINX and REDIS_SERVER name others to use.
+# Installs what is missing to run, test and measure Weir on Debian, and the
+# packages given as arguments, of commands of the same names. Says nothing where
+# nothing is missing. NGINX and REDIS_SERVER name others to use.
 set -eu
 
 missing=''
@@ -17,6 +18,9 @@ need curl curl
 need luacheck lua-check
 need wrk wrk
 need nghttp nghttp2-client
+for package in "$@"; do
+    need "$package" "$package"
+done
 
 if [ -z "${NGINX:-}" ]; then
     need nginx nginx

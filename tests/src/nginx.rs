@@ -168,9 +168,21 @@ impl Nginx {
 
     /// Starts it, and waits until this path answers.
     pub fn start_answering(conf: &Conf, path: &str) -> Self {
+        Self::start_with(Command::new(program()), conf, path)
+    }
+
+    /// Starts it as the last argument of this command, which becomes it as a
+    /// debugger does, and waits until it answers. (Its processes do not have the
+    /// titles by which [`Nginx::workers`] tells them.)
+    pub fn start_under(mut command: Command, conf: &Conf) -> Self {
+        command.arg(program());
+        Self::start_with(command, conf, "/plain")
+    }
+
+    fn start_with(command: Command, conf: &Conf, path: &str) -> Self {
         let (dir, port) = (prefix(), free_port());
         write(&dir, conf, port);
-        let child = command(conf, dir.path()).spawn().expect("nginx starts");
+        let child = arguments(command, conf, dir.path()).spawn().expect("nginx starts");
         let mut nginx = Self { dir, child, port };
         let client = nginx.client();
         wait_until("nginx answers", Duration::from_secs(10), || {
@@ -187,7 +199,8 @@ impl Nginx {
     pub fn refuse(conf: &Conf) -> String {
         let (dir, port) = (prefix(), free_port());
         write(&dir, conf, port);
-        let mut child = command(conf, dir.path()).spawn().expect("nginx starts");
+        let command = Command::new(program());
+        let mut child = arguments(command, conf, dir.path()).spawn().expect("nginx starts");
         let ended = process::ends_within(&mut child, Duration::from_secs(10));
         if !ended {
             process::end(&mut child, libc::SIGKILL);
@@ -320,8 +333,7 @@ fn write(dir: &TempDir, conf: &Conf, port: u16) {
     std::fs::write(dir.path().join("nginx.conf"), conf.text(port)).expect("nginx.conf");
 }
 
-fn command(conf: &Conf, dir: &Path) -> Command {
-    let mut command = Command::new(program());
+fn arguments(mut command: Command, conf: &Conf, dir: &Path) -> Command {
     command
         // nginx takes this for sockets that it inherits.
         .env_remove("NGINX")
