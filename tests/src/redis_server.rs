@@ -32,6 +32,12 @@ impl Redis {
 
     /// Starts it, empty, and waits until it answers.
     pub fn launch(&mut self) {
+        self.spawn(&[]);
+        wait_until("Redis answers", Duration::from_secs(10), || self.try_connect().is_some());
+    }
+
+    /// Starts it with these arguments besides, and does not wait.
+    pub fn spawn(&mut self, arguments: &[&str]) {
         assert!(self.child.is_none(), "it runs already");
         let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
         let child = Command::new(&server)
@@ -39,11 +45,11 @@ impl Redis {
             .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
             .arg("--dir")
             .arg(self.dir.path())
+            .args(arguments)
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{server} does not start: {error}"));
         self.child = Some(child);
-        wait_until("Redis answers", Duration::from_secs(10), || self.try_connect().is_some());
     }
 
     /// Its address.
