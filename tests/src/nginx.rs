@@ -203,7 +203,8 @@ impl Nginx {
         let mut child = arguments(command, conf, dir.path()).spawn().expect("nginx starts");
         let ended = process::ends_within(&mut child, Duration::from_secs(10));
         if !ended {
-            process::end(&mut child, libc::SIGKILL);
+            // Not by force: the workers would stay.
+            process::end(&mut child, libc::SIGTERM);
         }
         let log = read(&dir.path().join("error.log"));
         assert!(ended, "nginx took the configuration; its log: {log}");
