@@ -226,3 +226,19 @@ fn no_error_log_line_or_statistic_shows_a_secret() {
         assert!(log.contains("weir: redis.") && !log.contains(MARK), "{log}");
     }
 }
+
+/// Redis repeats the arguments of a command that it does not know, and a password
+/// is one of `HELLO`: of servers before Redis 6, and where it was renamed.
+#[test]
+fn a_server_that_repeats_the_password_does_not_bring_it_into_the_log() {
+    let mut redis = Redis::absent().with(&["--rename-command", "HELLO", ""]);
+    redis.launch();
+    set_user(&redis, MARK);
+    let url = redis.url();
+    let nginx =
+        Nginx::start(&conf(&format!("url = \"{url}\", user = \"weir\", password = \"{MARK}\"")));
+    wait_until("the log says what is wrong", Duration::from_secs(5), || {
+        !nginx.log_lines("ERR unknown command 'HELLO'").is_empty()
+    });
+    assert!(!nginx.error_log().contains(MARK), "{}", nginx.error_log());
+}

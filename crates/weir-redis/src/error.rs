@@ -153,8 +153,11 @@ pub(crate) fn of_value(value: Value) -> Result<Value, RedisError> {
     }
 }
 
-/// An error as one log line may carry it: printable, and not without end.
+/// An error as one log line may carry it: printable, not without end, and without
+/// the arguments that Redis repeats of a command that it does not know. Those of
+/// `HELLO` have the password among them.
 pub(crate) fn printable(error: &str) -> String {
+    let (error, _) = error.split_once(", with args beginning with").unwrap_or((error, ""));
     error.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
 }
 
@@ -191,6 +194,22 @@ mod tests {
             "NEW",
         ] {
             assert_eq!(Code::of(code).remedy(), Remedy::GiveUp, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_log_line_never_repeats_what_was_sent() {
+        for (reply, shown) in [
+            (
+                "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'me' 'pw' ",
+                "ERR unknown command 'HELLO'",
+            ),
+            (
+                "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `pw`, ",
+                "ERR unknown command `HELLO`",
+            ),
+        ] {
+            assert_eq!(printable(reply), shown);
         }
     }
 
