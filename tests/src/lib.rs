@@ -9,6 +9,7 @@ pub mod client;
 pub mod fake_redis;
 pub mod http2;
 pub mod limited;
+pub mod load;
 pub mod nginx;
 pub mod process;
 pub mod redis_server;
@@ -19,6 +20,7 @@ pub mod wire;
 
 pub use client::{Answer, Client};
 pub use http2::{Http2, Stream};
+pub use load::{Answers, Load};
 pub use nginx::{Conf, Nginx};
 pub use redis_server::Redis;
 pub use run::Run;

@@ -17,6 +17,15 @@ pub fn signal(pid: u32, signal: libc::c_int) {
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
+/// Has the calling thread, and all that it starts from now on, run before
+/// everything else on this machine, so that what is measured is not somebody
+/// else's work. False if that is not allowed.
+pub fn goes_first() -> bool {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: sched_setscheduler reads the parameters, which outlive the call.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const lowest) == 0 }
+}
+
 /// Has a command take Ctrl-C as one in a terminal does: what a shell runs in the
 /// background ignores it, and its children cannot do otherwise.
 pub fn heed_ctrl_c(command: &mut Command) -> &mut Command {
