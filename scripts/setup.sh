@@ -18,6 +18,8 @@ need curl curl
 need luacheck lua-check
 need wrk wrk
 need nghttp nghttp2-client
+need ip iproute2
+need iptables iptables
 for package in "$@"; do
     need "$package" "$package"
 done

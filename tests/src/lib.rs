@@ -3,15 +3,18 @@
 //! From the environment: `NGINX`, the nginx to run (default `nginx`);
 //! `LUALIB`, a directory of Lua libraries to look in first (default: Weir as
 //! `make test` installed it, then nginx's own path); `REDIS_SERVER`, the Redis
-//! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`.
+//! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`;
+//! networks are made by `ip` and `iptables`, and need root.
 
 pub mod client;
 pub mod fake_redis;
 pub mod http2;
 pub mod limited;
 pub mod load;
+pub mod network;
 pub mod nginx;
 pub mod process;
+pub mod proxy;
 pub mod redis_server;
 pub mod run;
 pub mod script;
@@ -21,7 +24,9 @@ pub mod wire;
 pub use client::{Answer, Client};
 pub use http2::{Http2, Stream};
 pub use load::{Answers, Load};
+pub use network::Network;
 pub use nginx::{Conf, Nginx};
+pub use proxy::Proxy;
 pub use redis_server::Redis;
 pub use run::Run;
 

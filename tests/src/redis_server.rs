@@ -6,12 +6,18 @@ use std::time::Duration;
 use redis::{Connection, ConnectionLike as _, FromRedisValue};
 use tempfile::TempDir;
 
+use crate::network::Network;
 use crate::process::{self, free_port};
 use crate::wait_until;
 
 /// A running server; killed on drop.
 pub struct Redis {
+    host: String,
     port: u16,
+    /// What the server is run by; empty for nothing.
+    run_by: Vec<String>,
+    /// More of its options.
+    options: Vec<String>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -26,8 +32,36 @@ impl Redis {
 
     /// A server that is not running yet; its port is known.
     pub fn absent() -> Self {
-        let dir = TempDir::new().expect("a directory");
-        Self { port: free_port(), dir, child: None }
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: free_port(),
+            run_by: Vec::new(),
+            options: Vec::new(),
+            dir: TempDir::new().expect("a directory"),
+            child: None,
+        }
+    }
+
+    /// Starts a server in this network.
+    pub fn start_in(network: &Network) -> Self {
+        let mut redis = Self::absent();
+        redis.host = network.address().to_owned();
+        redis.run_by = network.inside();
+        // Without a password it would serve its own host only.
+        redis.options = ["--protected-mode", "no"].map(str::to_owned).to_vec();
+        redis.launch();
+        redis
+    }
+
+    /// Starts a server that knows `DEBUG`.
+    pub fn start_with_debug() -> Self {
+        let mut redis = Self::absent();
+        // Redis 6.2 always knows it, and does not know the option.
+        if major_version() >= 7 {
+            redis.options = ["--enable-debug-command", "yes"].map(str::to_owned).to_vec();
+        }
+        redis.launch();
+        redis
     }
 
     /// Starts it, empty, and waits until it answers.
@@ -39,10 +73,13 @@ impl Redis {
     /// Starts it with these arguments besides, and does not wait.
     pub fn spawn(&mut self, arguments: &[&str]) {
         assert!(self.child.is_none(), "it runs already");
-        let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let child = Command::new(&server)
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+        let server = program();
+        let words: Vec<&String> = self.run_by.iter().chain([&server]).collect();
+        let child = Command::new(words[0])
+            .args(&words[1..])
+            .args(["--port", &self.port.to_string(), "--bind", &self.host])
             .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
+            .args(&self.options)
             .arg("--dir")
             .arg(self.dir.path())
             .args(arguments)
@@ -54,7 +91,7 @@ impl Redis {
 
     /// Its address.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/0", self.port)
+        format!("redis://{}:{}/0", self.host, self.port)
     }
 
     /// Its port.
@@ -129,4 +166,16 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn program() -> String {
+    std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+/// As in `Redis server v=7.0.15 sha=...`.
+fn major_version() -> u32 {
+    let output = Command::new(program()).arg("--version").output().expect("its version");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.split_once("v=").and_then(|(_, version)| version.split('.').next());
+    version.and_then(|major| major.parse().ok()).unwrap_or_else(|| panic!("a version in {text}"))
 }
