@@ -15,8 +15,13 @@ use crate::node::{ConnectionId, NodeId};
 use crate::sentinel::Sentinels;
 use crate::server::Server;
 
-/// The most that an attempt to connect may take, name resolution included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most that an attempt to connect may take, name resolution included: five
+/// times as long as a request may wait, within these bounds. A server to which
+/// that is too far could not decide in time either. A packet that is lost is
+/// sent again by TCP after a second; a new attempt is sooner.
+fn connect_timeout(patience: Duration) -> Duration {
+    (patience * 5).clamp(Duration::from_millis(250), Duration::from_secs(1))
+}
 
 /// The same where Sentinel is asked first: one that does not answer takes a
 /// second of its own.
@@ -38,6 +43,7 @@ pub(crate) struct Attempt {
     pub(crate) id: ConnectionId,
     pub(crate) target: Target,
     pub(crate) probe_key: String,
+    pub(crate) patience: Duration,
     pub(crate) listener: Listener,
 }
 
@@ -47,7 +53,7 @@ impl Attempt {
         let begun = Instant::now();
         let live = Arc::new(AtomicBool::new(false));
         let limit = match self.target {
-            Target::Server(_) => CONNECT_TIMEOUT,
+            Target::Server(_) => connect_timeout(self.patience),
             Target::Primary(_) => LOCATE_TIMEOUT,
         };
         let event = match timeout(limit, self.connect(&live)).await {

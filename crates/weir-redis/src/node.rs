@@ -250,6 +250,7 @@ impl Node {
             id,
             target: self.target.clone(),
             probe_key: self.probe_key.clone(),
+            patience: self.settings.patience,
             listener: self.listener.clone(),
         }
     }
