@@ -294,8 +294,8 @@ end
 -- stats(): this worker's counters since it started: decisions by outcome,
 -- errors by reason, waiting, pumps, settled and unsettled (what was charged or
 -- given back afterwards, and what of that was lost), and the I/O thread's
--- queued, wakeups, batches, batched, connects and redis ("up", "connecting",
--- "down", "not_started").
+-- queued, wakeups, batches, batched, connects, failed_attempts, breaker_opened,
+-- redirected and redis ("up", "connecting", "down", "not_started").
 function _M.stats()
     if not engine then
         error("weir: setup() was not called in init_by_lua", 2)
