@@ -81,7 +81,7 @@ impl Attempt {
         };
         let (listener, node, id) = (self.listener.clone(), self.node, self.id);
         let lost = Arc::clone(live);
-        let connection = server.connect_to_decide(&self.probe_key, move || {
+        let connection = server.connect_to_write(&self.probe_key, move || {
             if lost.load(Relaxed) {
                 // Fails only when the limiter itself has ended.
                 let _ = listener.send(News::Node(node, id, Event::Lost));

@@ -8,7 +8,7 @@ use weir_core::config::Breaker as Settings;
 /// A circuit breaker: closed while requests may wait for the server, open while
 /// `on_error` decides at once.
 ///
-/// Failures in a row open it. A connection on which the server has decided
+/// Failures in a row open it. A connection over which the server takes writes
 /// closes it on probation: the next failure opens it again, and only a request's
 /// decision is the end of it.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Breaker {
         self.failed()
     }
 
-    /// The server has decided for us: requests may try.
+    /// The server takes writes: requests may try.
     pub(crate) fn probed(&mut self) {
         self.open = false;
     }

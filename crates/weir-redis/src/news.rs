@@ -21,7 +21,7 @@ pub(crate) type Listener = UnboundedSender<News>;
 
 /// What happens to a node's connections.
 pub(crate) enum Event {
-    /// A connection on which the server has decided once, and the server's name.
+    /// A connection over which the server takes writes, and the server's name.
     Connected(MultiplexedConnection, String),
     /// An attempt that took this long failed.
     AttemptFailed(String, Duration),

@@ -59,8 +59,8 @@ pub(crate) struct Node {
     pub(crate) breaker: Breaker,
     /// When a failure is counted because there is still no connection.
     hope_until: Instant,
-    /// Whether the last connection ended before it decided anything: the next
-    /// one has to, before it is news.
+    /// Whether the last connection ended before it decided anything, or because of
+    /// what the server said: the next one has to decide before it is news.
     doubtful: bool,
     pub(crate) places: Places,
     /// Requests with their slots, in their order.
@@ -288,6 +288,7 @@ impl Node {
         let elsewhere = self.state() == State::Up && self.server.as_deref() != Some(primary);
         if elsewhere {
             self.drop_all();
+            self.doubtful = false;
         }
         elsewhere
     }
@@ -323,7 +324,7 @@ impl Node {
     /// Lets go of all connections and of an attempt under way: what they lead to
     /// is the wrong server, or one that does not serve.
     pub(crate) fn drop_all(&mut self) {
-        self.doubtful = false;
+        self.doubtful = true;
         self.live.clear();
         self.hope();
         if let Some((_, attempt)) = self.attempt.take() {

@@ -29,11 +29,3 @@ pub(crate) fn load() -> Cmd {
     load.arg("LOAD").arg(SOURCE);
     load
 }
-
-/// A decision that charges nobody: a server that can make it can make others.
-/// It writes, since a replica does everything else.
-pub(crate) fn probe(key: &str) -> Cmd {
-    let mut probe = redis::cmd("EVALSHA");
-    probe.arg(hash()).arg(1).arg(key).arg("").arg("1 counter:9007199254740991:1000000");
-    probe
-}

@@ -47,17 +47,18 @@ impl Server {
         self.client.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// Connects, brings the script along and has it decide once, under a key of
-    /// our own: a server that takes connections and cannot decide, as one that
-    /// has become a replica, is no use.
-    pub(crate) async fn connect_to_decide(
+    /// Connects, brings the script along, and sees whether the server may write:
+    /// one that takes connections and cannot decide, as one that has become a
+    /// replica or reads its data set, is no use. There is nothing at `probe_key`,
+    /// and so nothing is deleted.
+    pub(crate) async fn connect_to_write(
         &self,
         probe_key: &str,
         lost: impl Fn() + Send + Sync + 'static,
     ) -> RedisResult<MultiplexedConnection> {
         let mut connection = self.connect(lost).await?;
         let mut first = redis::pipe();
-        first.add_command(script::load()).add_command(script::probe(probe_key));
+        first.add_command(script::load()).cmd("UNLINK").arg(probe_key);
         let replies = connection.send_packed_commands(&first, 0, 2).await?;
         let mut replies = replies.into_iter().map(error::of_value);
         if let Some(loaded) = replies.next() {
