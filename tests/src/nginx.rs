@@ -168,7 +168,7 @@ impl Nginx {
 
     /// Starts it, and waits until this path answers.
     pub fn start_answering(conf: &Conf, path: &str) -> Self {
-        Self::start_with(Command::new(program()), conf, path)
+        Self::start_with(Command::new(program()), conf, path, Duration::from_secs(10))
     }
 
     /// Starts it as the last argument of this command, which becomes it as a
@@ -176,16 +176,16 @@ impl Nginx {
     /// titles by which [`Nginx::workers`] tells them.)
     pub fn start_under(mut command: Command, conf: &Conf) -> Self {
         command.arg(program());
-        Self::start_with(command, conf, "/plain")
+        Self::start_with(command, conf, "/plain", Duration::from_secs(60))
     }
 
-    fn start_with(command: Command, conf: &Conf, path: &str) -> Self {
+    fn start_with(command: Command, conf: &Conf, path: &str, limit: Duration) -> Self {
         let (dir, port) = (prefix(), free_port());
         write(&dir, conf, port);
         let child = arguments(command, conf, dir.path()).spawn().expect("nginx starts");
         let mut nginx = Self { dir, child, port };
         let client = nginx.client();
-        wait_until("nginx answers", Duration::from_secs(10), || {
+        wait_until("nginx answers", limit, || {
             if let Ok(Some(status)) = nginx.child.try_wait() {
                 panic!("nginx ended with {status}: {}", nginx.error_log());
             }
