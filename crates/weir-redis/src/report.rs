@@ -27,8 +27,12 @@ struct Away {
     /// How many requests had been left to `on_error` by then.
     failed_before: u64,
     told: bool,
-    told_open: bool,
+    /// The reasons told since the breaker is open, by their first words.
+    told_open: Vec<String>,
 }
+
+/// How many reasons of one absence are told.
+const MAX_REASONS: usize = 8;
 
 /// A server's state at a change.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +52,10 @@ impl Report {
             return if open { self.opened(moment, why) } else { self.late(moment, why) };
         }
         let told = !self.follows_closely(moment.now);
-        self.begin(moment, told, told && open);
+        self.begin(moment, told);
+        if told && open {
+            self.told_open(why);
+        }
         let then = if open { AT_ONCE } else { "" };
         told.then(|| format!("redis {} lost: {why}{then}", moment.name))
     }
@@ -57,7 +64,7 @@ impl Report {
     /// breaker, now or before.
     pub(crate) fn failing(&mut self, moment: Moment<'_>, why: &str, open: bool) -> Option<String> {
         if self.away.is_none() {
-            self.begin(moment, false, false);
+            self.begin(moment, false);
         }
         if open { self.opened(moment, why) } else { None }
     }
@@ -66,10 +73,11 @@ impl Report {
         let close = self.follows_closely(moment.now);
         let away = self.away.as_mut()?;
         let short = moment.now.duration_since(away.since) < SHORT;
-        if away.told_open || (!away.told && close && short) {
+        let is_told = away.told_open.iter().any(|told| told == first_word(why));
+        if is_told || away.told_open.len() == MAX_REASONS || (!away.told && close && short) {
             return None;
         }
-        away.told_open = true;
+        away.told_open.push(first_word(why).to_owned());
         let what = match (away.told, self.was_there) {
             (true, _) => "still away",
             (false, true) => "lost",
@@ -120,9 +128,16 @@ impl Report {
         ))
     }
 
-    fn begin(&mut self, moment: Moment<'_>, told: bool, told_open: bool) {
+    fn begin(&mut self, moment: Moment<'_>, told: bool) {
         let failed_before = moment.failed;
-        self.away = Some(Away { since: moment.now, failed_before, told, told_open });
+        self.away =
+            Some(Away { since: moment.now, failed_before, told, told_open: Vec::new() });
+    }
+
+    fn told_open(&mut self, why: &str) {
+        if let Some(away) = &mut self.away {
+            away.told_open.push(first_word(why).to_owned());
+        }
     }
 
     /// Tells of an absence that was thought short and is not.
@@ -147,6 +162,11 @@ impl Report {
             times => format!(" (and {times} short losses before that)"),
         }
     }
+}
+
+/// What a reason is told by: Redis's own are known by their code.
+fn first_word(why: &str) -> &str {
+    why.split(' ').next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -192,6 +212,20 @@ mod tests {
         let lost = report.lost(at(start, 0, 0), "LOADING", true).expect("a line");
         assert!(lost.starts_with("redis r:1 lost: LOADING; breaker open"), "{lost}");
         assert_eq!(report.failing(at(start, 60, 0), "LOADING", true), None);
+    }
+
+    /// It was stopped, then it reads its data set, and then somebody has changed
+    /// the password: the last is what the operator has to know.
+    #[test]
+    fn each_reason_of_an_absence_is_told_once() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        report.lost(at(start, 0, 0), "closed", true).expect("a line");
+        for (millis, why) in [(50, "Connection refused"), (900, "LOADING it"), (950, "NOAUTH no")] {
+            let line = report.failing(at(start, millis, 0), why, true).expect(why);
+            assert!(line.starts_with(&format!("redis r:1 still away: {why}; ")), "{line}");
+            assert_eq!(report.failing(at(start, millis + 1, 0), why, true), None);
+        }
+        assert_eq!(report.failing(at(start, 1_000, 0), "LOADING it", true), None);
     }
 
     /// A link that loses a packet now and then is no page of log lines.
