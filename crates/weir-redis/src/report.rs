@@ -130,8 +130,7 @@ impl Report {
 
     fn begin(&mut self, moment: Moment<'_>, told: bool) {
         let failed_before = moment.failed;
-        self.away =
-            Some(Away { since: moment.now, failed_before, told, told_open: Vec::new() });
+        self.away = Some(Away { since: moment.now, failed_before, told, told_open: Vec::new() });
     }
 
     fn told_open(&mut self, why: &str) {
