@@ -6,8 +6,11 @@
 //! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`;
 //! networks are made by `ip` and `iptables`, and need root.
 
+pub mod certificates;
 pub mod client;
+pub mod cluster;
 pub mod fake_redis;
+pub mod gate;
 pub mod http2;
 pub mod limited;
 pub mod load;
@@ -18,10 +21,15 @@ pub mod proxy;
 pub mod redis_server;
 pub mod run;
 pub mod script;
+pub mod sentinel_set;
 pub mod subject;
+pub mod tap;
+pub mod traffic;
 pub mod wire;
 
+pub use certificates::Authority;
 pub use client::{Answer, Client};
+pub use cluster::Cluster;
 pub use http2::{Http2, Stream};
 pub use load::{Answers, Load};
 pub use network::Network;
@@ -29,6 +37,8 @@ pub use nginx::{Conf, Nginx};
 pub use proxy::Proxy;
 pub use redis_server::Redis;
 pub use run::Run;
+pub use sentinel_set::SentinelSet;
+pub use traffic::{Asked, Traffic};
 
 use std::time::{Duration, Instant};
 

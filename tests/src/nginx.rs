@@ -47,6 +47,11 @@ impl Conf {
         ))
     }
 
+    /// A configuration with these fields of `redis`.
+    pub fn on(redis: &str, policies: &str) -> Self {
+        Self::with_setup(&format!("{{ redis = {{ {redis} }}, policies = {{ {policies} }} }}"))
+    }
+
     /// A configuration with this argument of `setup`.
     pub fn with_setup(setup: &str) -> Self {
         Self {

@@ -11,6 +11,16 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
+/// A port below 22000 that is free now, and with it the port 10000 above, which
+/// a node of a cluster speaks to the others on. No connection of anybody's takes
+/// either by chance: the kernel gives out ports from 32768 on.
+pub fn free_port_of_a_node() -> u16 {
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    std::iter::repeat_with(|| fastrand::u16(10_000..22_000))
+        .find(|&port| is_free(port) && is_free(port + 10_000))
+        .expect("an endless iterator")
+}
+
 /// Sends a signal. A process that is gone already is no fault.
 pub fn signal(pid: u32, signal: libc::c_int) {
     // SAFETY: kill takes numbers and touches no memory of ours.

@@ -3,21 +3,26 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use redis::{Connection, ConnectionLike as _, FromRedisValue};
+use redis::{Connection, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _};
 use tempfile::TempDir;
 
+use crate::certificates::{Authority, Certificate};
 use crate::network::Network;
-use crate::process::{self, free_port};
+use crate::process::{self, free_port, free_port_of_a_node};
 use crate::wait_until;
 
 /// A running server; killed on drop.
 pub struct Redis {
     host: String,
     port: u16,
+    tls_port: Option<u16>,
+    password: Option<String>,
     /// What the server is run by; empty for nothing.
     run_by: Vec<String>,
     /// More of its options.
     options: Vec<String>,
+    /// What it keeps its own notes in, if it is a sentinel.
+    sentinel_conf: Option<String>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -35,8 +40,11 @@ impl Redis {
         Self {
             host: "127.0.0.1".to_owned(),
             port: free_port(),
+            tls_port: None,
+            password: None,
             run_by: Vec::new(),
             options: Vec::new(),
+            sentinel_conf: None,
             dir: TempDir::new().expect("a directory"),
             child: None,
         }
@@ -44,24 +52,74 @@ impl Redis {
 
     /// Starts a server in this network.
     pub fn start_in(network: &Network) -> Self {
-        let mut redis = Self::absent();
+        // Without a password it would serve its own host only.
+        let mut redis = Self::absent().with(&["--protected-mode", "no"]);
         redis.host = network.address().to_owned();
         redis.run_by = network.inside();
-        // Without a password it would serve its own host only.
-        redis.options = ["--protected-mode", "no"].map(str::to_owned).to_vec();
         redis.launch();
         redis
     }
 
     /// Starts a server that knows `DEBUG`.
     pub fn start_with_debug() -> Self {
-        let mut redis = Self::absent();
         // Redis 6.2 always knows it, and does not know the option.
-        if major_version() >= 7 {
-            redis.options = ["--enable-debug-command", "yes"].map(str::to_owned).to_vec();
-        }
+        let option: &[&str] = match major_version() {
+            6 => &[],
+            _ => &["--enable-debug-command", "yes"],
+        };
+        let mut redis = Self::absent().with(option);
         redis.launch();
         redis
+    }
+
+    /// With more options, as on its command line.
+    pub fn with(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(|&option| option.to_owned()));
+        self
+    }
+
+    /// At this address of the loopback network, from which it also connects to
+    /// others.
+    pub fn at(mut self, host: &str) -> Self {
+        host.clone_into(&mut self.host);
+        // Without a password it would serve 127.0.0.1 only.
+        let this = self.with(&["--protected-mode", "no"]);
+        // Redis 6.2 does so by itself.
+        match major_version() {
+            6 => this,
+            _ => this.with(&["--bind-source-addr", host]),
+        }
+    }
+
+    /// On this port.
+    pub fn on_port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// With a password, which it also gives to its primary.
+    pub fn with_password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.with(&["--requirepass", password, "--masterauth", password])
+    }
+
+    /// Also with TLS, on a port of its own, on which it then speaks to its
+    /// replicas too.
+    pub fn with_tls(mut self, authority: &Authority, certificate: &Certificate) -> Self {
+        let port = free_port_of_a_node();
+        self.tls_port = Some(port);
+        let path = |path: &std::path::Path| path.display().to_string();
+        self.with(&["--tls-port", &port.to_string(), "--tls-replication", "yes"])
+            .with(&["--tls-ca-cert-file", &path(&authority.file())])
+            .with(&["--tls-cert-file", &path(certificate.file())])
+            .with(&["--tls-key-file", &path(certificate.key_file())])
+            .with(&["--tls-auth-clients", "no"])
+    }
+
+    /// As a sentinel with these lines of sentinel.conf.
+    pub fn as_sentinel(mut self, conf: &str) -> Self {
+        self.sentinel_conf = Some(conf.to_owned());
+        self
     }
 
     /// Starts it, empty, and waits until it answers.
@@ -75,10 +133,18 @@ impl Redis {
         assert!(self.child.is_none(), "it runs already");
         let server = program();
         let words: Vec<&String> = self.run_by.iter().chain([&server]).collect();
-        let child = Command::new(words[0])
-            .args(&words[1..])
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        if let Some(conf) = &self.sentinel_conf {
+            let path = self.dir.path().join("sentinel.conf");
+            std::fs::write(&path, conf).expect("sentinel.conf");
+            command.arg(path).arg("--sentinel");
+        } else {
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        let child = command
             .args(["--port", &self.port.to_string(), "--bind", &self.host])
-            .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
+            .args(["--loglevel", "warning"])
             .args(&self.options)
             .arg("--dir")
             .arg(self.dir.path())
@@ -91,7 +157,37 @@ impl Redis {
 
     /// Its address.
     pub fn url(&self) -> String {
-        format!("redis://{}:{}/0", self.host, self.port)
+        format!("{}/0", self.address())
+    }
+
+    /// The same without a database.
+    pub fn address(&self) -> String {
+        format!("redis://{}:{}", self.host, self.port)
+    }
+
+    /// The same with TLS.
+    pub fn tls_address(&self) -> String {
+        format!("rediss://{}:{}", self.host, self.tls_port())
+    }
+
+    /// Its port with TLS.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("it has TLS")
+    }
+
+    /// The port at which others of its kind find it.
+    pub fn tls_or_plain_port(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
+    }
+
+    /// Its password.
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// Its host.
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     /// Its port.
@@ -104,13 +200,24 @@ impl Redis {
         self.child.as_ref().expect("Redis runs").id()
     }
 
+    /// Whether it was started and not killed since.
+    pub fn is_launched(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// A connection to it.
     pub fn connect(&self) -> Connection {
         self.try_connect().expect("Redis answers")
     }
 
-    fn try_connect(&self) -> Option<Connection> {
-        let client = redis::Client::open(self.url()).ok()?;
+    /// The same, if it answers.
+    pub fn try_connect(&self) -> Option<Connection> {
+        let mut info = self.url().into_connection_info().ok()?;
+        if let Some(password) = &self.password {
+            let settings = info.redis_settings().clone().set_password(password);
+            info = info.set_redis_settings(settings);
+        }
+        let client = redis::Client::open(info).ok()?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(1)).ok()?;
         connection.check_connection().then_some(connection)
     }
@@ -134,10 +241,16 @@ impl Redis {
 
     /// How often it has run this command since its start.
     pub fn calls(&self, command: &str) -> u64 {
-        let prefix = format!("cmdstat_{command}:calls=");
-        let stats: String = self.command("INFO commandstats");
-        let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a number"))
+        calls_in(&self.command::<String>("INFO commandstats"), command)
+    }
+
+    /// How often it has answered with an error of this kind, such as `MOVED`,
+    /// since its start.
+    pub fn errors(&self, kind: &str) -> u64 {
+        let prefix = format!("errorstat_{kind}:count=");
+        let stats: String = self.command("INFO errorstats");
+        let count = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        count.map_or(0, |count| count.trim().parse().expect("a number"))
     }
 
     /// Stops it where it stands (SIGSTOP): connections stay open, nothing is
@@ -166,6 +279,13 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// How often a server has run this command, as its `INFO commandstats` says.
+pub(crate) fn calls_in(stats: &str, command: &str) -> u64 {
+    let prefix = format!("cmdstat_{command}:calls=");
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
 fn program() -> String {
