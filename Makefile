@@ -12,7 +12,7 @@ SCRIPT := $(SCRIPT_PARTS:%=crates/weir-redis/src/scripts/%.lua)
 export CARGO
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test memcheck check build install bench clean
+.PHONY: help setup run test torture memcheck check build install bench clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ run: setup stage ## Start Redis and nginx with nginx/nginx.conf on port 8080; Ct
 
 test: setup stage ## Run every test, on a real nginx and a real Redis
 	$(CARGO) test --workspace --locked -- --test-threads=1
+
+torture: setup stage ## Run the loops of failures that take minutes
+	$(CARGO) test --locked -p weir-tests --test sentinel --test cluster -- \
+		--ignored --nocapture --test-threads=1
 
 memcheck: setup stage ## Run nginx under valgrind through failures and reloads (a minute or two)
 	@./scripts/setup.sh valgrind
