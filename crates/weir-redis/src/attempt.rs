@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, RedisError};
 use tokio::time::{sleep, timeout};
 
 use crate::breaker::jittered;
@@ -76,7 +77,8 @@ impl Attempt {
         let server = match &self.target {
             Target::Server(server) => server.clone(),
             Target::Primary(sentinels) => {
-                sentinels.primary().await.map_err(|error| words(&error))?
+                let asked = sentinels.primary().await;
+                asked.map_err(|error| problem(sentinels.master(), &error))?
             }
         };
         let (listener, node, id) = (self.listener.clone(), self.node, self.id);
@@ -112,5 +114,17 @@ impl Attempt {
     fn tell(&self, event: Event) {
         // Fails only when the limiter itself has ended.
         let _ = self.listener.send(News::Node(self.node, self.id, event));
+    }
+}
+
+/// Why there is no primary of this name.
+fn problem(master: &str, error: &RedisError) -> String {
+    match error.kind() {
+        // In the middle of a failover too, when the server that is named is not
+        // yet or no longer a primary.
+        ErrorKind::MasterNameNotFoundBySentinel => {
+            format!("the sentinels name no server {master} that is a primary now")
+        }
+        _ => format!("through the sentinels: {}", words(error)),
     }
 }

@@ -27,7 +27,7 @@ struct Away {
     /// How many requests had been left to `on_error` by then.
     failed_before: u64,
     told: bool,
-    /// The reasons told since the breaker is open, by their first words.
+    /// The reasons told since the breaker is open, by their codes.
     told_open: Vec<String>,
 }
 
@@ -73,11 +73,14 @@ impl Report {
         let close = self.follows_closely(moment.now);
         let away = self.away.as_mut()?;
         let short = moment.now.duration_since(away.since) < SHORT;
-        let is_told = away.told_open.iter().any(|told| told == first_word(why));
-        if is_told || away.told_open.len() == MAX_REASONS || (!away.told && close && short) {
+        let is_told = match &away.told_open[..] {
+            [] => false,
+            told => told.iter().any(|told| told == code(why)) || told.len() == MAX_REASONS,
+        };
+        if is_told || (!away.told && close && short) {
             return None;
         }
-        away.told_open.push(first_word(why).to_owned());
+        away.told_open.push(code(why).to_owned());
         let what = match (away.told, self.was_there) {
             (true, _) => "still away",
             (false, true) => "lost",
@@ -135,7 +138,7 @@ impl Report {
 
     fn told_open(&mut self, why: &str) {
         if let Some(away) = &mut self.away {
-            away.told_open.push(first_word(why).to_owned());
+            away.told_open.push(code(why).to_owned());
         }
     }
 
@@ -163,9 +166,12 @@ impl Report {
     }
 }
 
-/// What a reason is told by: Redis's own are known by their code.
-fn first_word(why: &str) -> &str {
-    why.split(' ').next().unwrap_or_default()
+/// What a reason is known by: Redis's own by their codes, and all others, of
+/// which one is as good as another, by none.
+fn code(why: &str) -> &str {
+    let first = why.split(' ').next().unwrap_or_default();
+    let is_code = !first.is_empty() && first.bytes().all(|byte| byte.is_ascii_uppercase());
+    if is_code { first } else { "" }
 }
 
 #[cfg(test)]
@@ -219,12 +225,14 @@ mod tests {
     fn each_reason_of_an_absence_is_told_once() {
         let (start, mut report) = (Instant::now(), Report::default());
         report.lost(at(start, 0, 0), "closed", true).expect("a line");
-        for (millis, why) in [(50, "Connection refused"), (900, "LOADING it"), (950, "NOAUTH no")] {
+        for (millis, why) in [(900, "LOADING it"), (950, "NOAUTH no")] {
             let line = report.failing(at(start, millis, 0), why, true).expect(why);
             assert!(line.starts_with(&format!("redis r:1 still away: {why}; ")), "{line}");
             assert_eq!(report.failing(at(start, millis + 1, 0), why, true), None);
         }
-        assert_eq!(report.failing(at(start, 1_000, 0), "LOADING it", true), None);
+        for why in ["LOADING it", "refused", "broken pipe"] {
+            assert_eq!(report.failing(at(start, 1_000, 0), why, true), None);
+        }
     }
 
     /// A link that loses a packet now and then is no page of log lines.
