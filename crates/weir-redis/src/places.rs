@@ -23,11 +23,13 @@ pub(crate) struct Places {
     shortest: Option<Duration>,
     shortest_now: Option<Duration>,
     period_ends: Instant,
+    /// What follows from `shortest`.
+    count: usize,
 }
 
 impl Places {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { shortest: None, shortest_now: None, period_ends: now + PERIOD }
+        Self { shortest: None, shortest_now: None, period_ends: now + PERIOD, count: 1 }
     }
 
     /// Takes note of a round trip that ended at `now`.
@@ -40,23 +42,25 @@ impl Places {
             |known: Option<Duration>| Some(known.map_or(round_trip, |known| known.min(round_trip)));
         self.shortest_now = shorter(self.shortest_now);
         self.shortest = shorter(self.shortest);
+        self.count = places_at(self.shortest.unwrap_or(round_trip));
     }
 
     /// How many calls may be under way: 1 to 32.
     pub(crate) fn count(&self) -> usize {
-        let places = match self.shortest {
-            Some(distance) => distance.as_nanos() / ROUND_TRIP_PER_PLACE.as_nanos(),
-            None => 1,
-        };
-        (places as usize).clamp(1, MAX_PLACES)
+        self.count
     }
+}
+
+fn places_at(distance: Duration) -> usize {
+    let places = distance.as_nanos() / ROUND_TRIP_PER_PLACE.as_nanos();
+    (places as usize).clamp(1, MAX_PLACES)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn places_at(micros: &[u64]) -> usize {
+    fn count_after(micros: &[u64]) -> usize {
         let now = Instant::now();
         let mut places = Places::new(now);
         for &micros in micros {
@@ -67,16 +71,16 @@ mod tests {
 
     #[test]
     fn one_place_for_each_100_microseconds_from_1_to_32() {
-        assert_eq!(places_at(&[]), 1);
-        assert_eq!(places_at(&[40]), 1);
-        assert_eq!(places_at(&[199]), 1);
-        assert_eq!(places_at(&[2_400]), 24);
-        assert_eq!(places_at(&[50_000]), 32);
+        assert_eq!(count_after(&[]), 1);
+        assert_eq!(count_after(&[40]), 1);
+        assert_eq!(count_after(&[199]), 1);
+        assert_eq!(count_after(&[2_400]), 24);
+        assert_eq!(count_after(&[50_000]), 32);
     }
 
     #[test]
     fn a_busy_redis_is_not_a_distant_one() {
-        assert_eq!(places_at(&[90, 5_000, 7_000]), 1);
+        assert_eq!(count_after(&[90, 5_000, 7_000]), 1);
     }
 
     #[test]
