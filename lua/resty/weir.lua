@@ -23,7 +23,7 @@ local tostring = tostring
 local type = type
 
 
-local _M = { _VERSION = "0.2.0" }
+local _M = { _VERSION = "0.3.0" }
 
 
 local engine
