@@ -359,6 +359,8 @@ fn ten_failovers_in_a_row_end_with_limits() {
     let nginx = start(&set, "");
     let (traffic, ()) = Traffic::during(nginx.port(), &paths(), |traffic| {
         for _ in 0..10 {
+            // A replica that has just come back is news to them.
+            wait_until("they agree", Duration::from_secs(10), || set.named().is_some());
             let old = set.named().expect("they agree");
             set.servers[old].kill();
             set.wait_for_another_primary(old);
