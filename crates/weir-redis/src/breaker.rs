@@ -52,12 +52,24 @@ impl Breaker {
     pub(crate) fn succeeded(&mut self) {
         self.failures = 0;
         self.open = false;
+    }
+
+    /// The last attempt to connect led to something.
+    pub(crate) fn attempt_succeeded(&mut self) {
         self.pause = Duration::ZERO;
     }
 
-    /// How long to wait before the next attempt to connect. The first after a
-    /// success follows at once; then twice as long each time. Spread, so that
-    /// many workers do not knock at once.
+    /// A connection ended that had been there for so long. One that lasted longer
+    /// than any pause is not what pauses are for, used or not.
+    pub(crate) fn connection_ended(&mut self, lasted: Duration) {
+        if lasted > self.settings.max_pause {
+            self.pause = Duration::ZERO;
+        }
+    }
+
+    /// How long to wait before the next attempt to connect. The first after one
+    /// that led to something follows at once; then twice as long each time.
+    /// Spread, so that many workers do not knock at once.
     pub(crate) fn next_pause(&mut self) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).clamp(self.settings.pause, self.settings.max_pause);
@@ -123,6 +135,19 @@ mod tests {
             assert!(*pause > longest * 74 / 100 && *pause <= longest, "{pauses:?}");
         }
         breaker.succeeded();
+        assert!(breaker.next_pause() > Duration::ZERO, "over a connection of before");
+        breaker.attempt_succeeded();
+        assert_eq!(breaker.next_pause(), Duration::ZERO);
+    }
+
+    /// Redis closes what was idle for its `timeout`, again and again.
+    #[test]
+    fn what_lasted_is_made_again_at_once() {
+        let mut breaker = breaker();
+        (0..5).for_each(|_| _ = breaker.next_pause());
+        breaker.connection_ended(Duration::from_millis(150));
+        assert!(breaker.next_pause() > Duration::ZERO, "no longer than a pause");
+        breaker.connection_ended(Duration::from_millis(151));
         assert_eq!(breaker.next_pause(), Duration::ZERO);
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Node {
     server: Option<String>,
     watch: Option<AbortHandle>,
     last_connection: ConnectionId,
+    /// The last attempt that failed, or led to a connection that decided nothing.
+    last_fruitless: ConnectionId,
     pub(crate) breaker: Breaker,
     /// When a failure is counted because there is still no connection.
     hope_until: Instant,
@@ -78,6 +80,7 @@ pub(crate) struct Node {
 struct Live {
     id: ConnectionId,
     connection: MultiplexedConnection,
+    since: Instant,
     in_flight: usize,
     has_decided: bool,
 }
@@ -106,6 +109,7 @@ impl Node {
             server: None,
             watch: None,
             last_connection: 0,
+            last_fruitless: 0,
             doubtful: false,
             places: Places::new(now),
             queue: VecDeque::new(),
@@ -197,6 +201,10 @@ impl Node {
             live.has_decided = true;
             self.doubtful = false;
             self.breaker.succeeded();
+            // Of older ones it says nothing about whether another can be had.
+            if id > self.last_fruitless {
+                self.breaker.attempt_succeeded();
+            }
         }
     }
 
@@ -275,7 +283,8 @@ impl Node {
                 self.watch = Some(tokio::spawn(watch).abort_handle());
             }
         }
-        self.live.push(Live { id, connection, in_flight: 0, has_decided: false });
+        let since = Instant::now();
+        self.live.push(Live { id, connection, since, in_flight: 0, has_decided: false });
         self.breaker.probed();
         self.problem = None;
         self.connect(Duration::ZERO);
@@ -298,6 +307,7 @@ impl Node {
         let ours = self.attempt.take_if(|(attempt, _)| *attempt == id).is_some();
         if ours {
             self.problem = Some(problem);
+            self.last_fruitless = id;
         }
         ours
     }
@@ -315,6 +325,10 @@ impl Node {
         let live = self.live.swap_remove(index);
         let was_used = was_used || live.in_flight > 0;
         self.doubtful = was_used && !live.has_decided;
+        if !live.has_decided {
+            self.last_fruitless = self.last_fruitless.max(id);
+        }
+        self.breaker.connection_ended(live.since.elapsed());
         if self.live.is_empty() {
             self.hope();
         }
