@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::{Conf, Nginx, Redis, wait_until};
+use weir_tests::{Conf, Nginx, Redis, in_parallel, wait_until};
 
 fn conf(redis: &Redis, options: &str) -> Conf {
     Conf::with_setup(&format!(
@@ -36,4 +36,23 @@ fn a_second_connection_that_is_refused_is_not_tried_all_the_time() {
     // Pauses of 50, 100, 200, 400 ms and 1 s.
     let attempts = nginx.count("failed_attempts");
     assert!(attempts <= 10, "{attempts} attempts in about a second");
+}
+
+/// However many connections there are: what ends them together has happened once.
+#[test]
+fn all_connections_lost_together_are_one_failure() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(&conf(&redis, "timeout = \"1s\", connections = 4"));
+    wait_until("all are there", Duration::from_secs(10), || {
+        nginx.client().get("/api");
+        nginx.count("connects") == 4
+    });
+    redis.freeze();
+    let answers = in_parallel(4, |_| nginx.client().get("/api"));
+    redis.thaw();
+    assert!(answers.iter().all(|answer| !answer.has_limit_headers()), "{answers:?}");
+    wait_until("limits are back", Duration::from_secs(1), || {
+        nginx.client().get("/api").has_limit_headers()
+    });
+    assert_eq!(nginx.count("breaker_opened"), 0, "{}", nginx.error_log());
 }

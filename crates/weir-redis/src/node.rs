@@ -58,6 +58,8 @@ pub(crate) struct Node {
     last_connection: ConnectionId,
     /// The last attempt that failed, or led to a connection that decided nothing.
     last_fruitless: ConnectionId,
+    /// The newest connection that was there when a loss was last counted.
+    last_counted: ConnectionId,
     pub(crate) breaker: Breaker,
     /// When a failure is counted because there is still no connection.
     hope_until: Instant,
@@ -110,6 +112,7 @@ impl Node {
             watch: None,
             last_connection: 0,
             last_fruitless: 0,
+            last_counted: 0,
             doubtful: false,
             places: Places::new(now),
             queue: VecDeque::new(),
@@ -333,6 +336,16 @@ impl Node {
             self.hope();
         }
         Some(was_used)
+    }
+
+    /// Whether the loss of this connection is a failure of its own. What ends one
+    /// of several ends the others that are there with it, each in its turn.
+    pub(crate) fn is_another_failure(&mut self, id: ConnectionId) -> bool {
+        let another = id > self.last_counted;
+        if another {
+            self.last_counted = self.last_connection;
+        }
+        another
     }
 
     /// Lets go of all connections and of an attempt under way: what they lead to

@@ -192,7 +192,9 @@ impl<O: Outlet> Limiter<O> {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let Some(was_used) = node.drop_connection(connection, was_used) else { return };
         if was_used {
-            self.desk.failure(node, Breaker::failed);
+            if node.is_another_failure(connection) {
+                self.desk.failure(node, Breaker::failed);
+            }
             if node.state() != State::Up {
                 self.desk.tell_of(node, |report, moment, open| report.lost(moment, why, open));
             }
