@@ -70,20 +70,20 @@ impl<O: Outlet> Limiter<O> {
     fn answer(&mut self, from: From, mut call: Call, Reply { at, verdicts }: Reply) {
         let mut answers = Vec::with_capacity(call.asks.len());
         let (mut again, mut failed, mut decided) = (Vec::new(), 0, false);
-        let mut refusal = None;
+        let (mut demoted, mut complaint) = (None, None);
         for (ask, verdict) in call.asks.drain(..).zip(verdicts) {
             let outcome = match verdict {
                 Ok(verdict) => {
                     decided = true;
                     Ok(Decided { at, verdict })
                 }
+                Err(error) if Code::of(&error).remedy() == Remedy::Relocate => {
+                    demoted = Some(error);
+                    again.push(ask);
+                    continue;
+                }
                 Err(error) => {
-                    let remedy = Code::of(&error).remedy();
-                    refusal = Some((error, remedy));
-                    if remedy == Remedy::Relocate {
-                        again.push(ask);
-                        continue;
-                    }
+                    complaint = Some(error);
                     failed += u64::from(ask.operation.is_decision());
                     Err(Failure::Refused)
                 }
@@ -95,13 +95,13 @@ impl<O: Outlet> Limiter<O> {
         if let Some(node) = self.nodes.get_mut(from.node) {
             node.failed += failed;
         }
-        match refusal {
-            Some((error, Remedy::Relocate)) => {
-                call.asks = again;
-                self.relocate(from, call, &printable(&error));
-            }
-            Some((error, _)) => self.complain(from.node, &printable(&error)),
-            None => {}
+        if let Some(error) = complaint {
+            self.complain(from.node, &printable(&error));
+        }
+        // What it still knows to refuse does not make it a server that decides.
+        if let Some(error) = demoted {
+            call.asks = again;
+            return self.relocate(from, call, &printable(&error));
         }
         if decided && from.current {
             if let Some(node) = self.nodes.get_mut(from.node) {
@@ -286,3 +286,6 @@ impl<O: Outlet> Limiter<O> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use weir_core::config::{Breaker as Settings, Deployment as Place, RedisConfig, SecretString, Tls};
+use weir_core::decision::Wait;
+use weir_core::{Limit, Policy, Standing, Timestamp, Verdict};
+
+use super::*;
+use crate::limiter::Health;
+use crate::rule::{Operation, Rule, Source};
+use crate::{Deployment, Outlet};
+
+#[derive(Clone, Default)]
+struct Seen {
+    answers: Rc<RefCell<Vec<Answer>>>,
+    lines: Rc<RefCell<Vec<String>>>,
+}
+
+impl Outlet for Seen {
+    fn deliver(&self, answers: Vec<Answer>) {
+        self.answers.borrow_mut().extend(answers);
+    }
+
+    fn notify(&self, line: String) {
+        self.lines.borrow_mut().push(line);
+    }
+}
+
+fn limiter(seen: &Seen) -> Limiter<Seen> {
+    let config = RedisConfig {
+        deployment: Place::Single { url: SecretString::new("redis://127.0.0.1:1") },
+        user: None,
+        password: None,
+        database: None,
+        tls: Tls::default(),
+        connections: 1,
+        breaker: Settings::default(),
+        timeout: Duration::from_secs(1),
+        queue: 10,
+        prefix: "weir".to_owned(),
+    };
+    let policy = Policy::new("api", vec![Limit::SlidingLog("5/1s".parse().expect("a rate"))]);
+    let rules = [Rule::new(&policy, &policy.limits)];
+    let deployment = Deployment::new(&config).expect("a deployment");
+    Limiter::new(deployment, &config, Arc::new(rules), seen.clone(), Arc::new(Health::default()))
+}
+
+fn asks(count: u64) -> Vec<Ask> {
+    let ask = |ticket| Ask {
+        ticket,
+        rule: 0,
+        source: Source::Given,
+        value: b"x"[..].into(),
+        operation: Operation::Decide { cost: 1 },
+        deadline: Instant::now() + Duration::from_secs(1),
+    };
+    (1..=count).map(ask).collect()
+}
+
+/// What a batch is answered by a server that has become a replica: it says of
+/// whom it would charge that it cannot, and of the others what it knows.
+#[test]
+fn what_a_replica_cannot_decide_is_asked_again_whatever_it_says_of_others() {
+    let standing = Standing {
+        limit: 5,
+        remaining: 0,
+        wait: Wait::For(Duration::from_secs(1)),
+        reset: Duration::from_secs(1),
+    };
+    let refused = Verdict { allowed: false, limits: vec![standing] };
+    let error = |text: &str| Err(text.to_owned());
+    let verdicts = vec![
+        error("READONLY You can't write against a read only replica."),
+        Ok(refused),
+        error("the value of weir:{=x}:api:log:1s is not a sliding log"),
+    ];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let seen = Seen::default();
+        let mut limiter = limiter(&seen);
+        let node = limiter.nodes.only().expect("a node").id;
+        let from = From { node, connection: 1, current: true };
+        let reply = Reply { at: Timestamp::from_micros(7), verdicts };
+        limiter.answer(from, Call::new(0, asks(3)), reply);
+        let answered: Vec<u64> = seen.answers.borrow().iter().map(|answer| answer.ticket).collect();
+        assert_eq!(answered, [2, 3]);
+        let returned = &limiter.nodes.only().expect("a node").returned;
+        let again: Vec<u64> =
+            returned.iter().flat_map(|call| &call.asks).map(|ask| ask.ticket).collect();
+        assert_eq!(again, [1]);
+        let lines = seen.lines.borrow();
+        assert!(lines.iter().any(|line| line.contains("lost: READONLY")), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("is back")), "{lines:?}");
+    });
+}
