@@ -13,7 +13,7 @@ use crate::call::Call;
 use crate::error::{Code, Failure, words};
 use crate::node::NodeId;
 use crate::report::{Moment, Report};
-use crate::slots;
+use crate::slots::{self, SLOTS};
 
 impl<O: Outlet> Limiter<O> {
     /// Follows MOVED or ASK.
@@ -21,7 +21,8 @@ impl<O: Outlet> Limiter<O> {
         let text = words(error);
         let Some(directory) = &mut self.directory else { return };
         let asked = directory.host_of(from.node);
-        let target = error.redirect_node().and_then(|(address, slot)| {
+        let redirection = error.redirect_node().filter(|(_, slot)| *slot < SLOTS);
+        let target = redirection.and_then(|(address, slot)| {
             slots::redirection(address, &asked).map(|(host, port)| (host, port, slot))
         });
         // It never said where to, or too often.

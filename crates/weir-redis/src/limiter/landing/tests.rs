@@ -27,9 +27,13 @@ impl Outlet for Seen {
     }
 }
 
-fn limiter(seen: &Seen) -> Limiter<Seen> {
+fn single() -> Place {
+    Place::Single { url: SecretString::new("redis://127.0.0.1:1") }
+}
+
+fn limiter(seen: &Seen, deployment: Place) -> Limiter<Seen> {
     let config = RedisConfig {
-        deployment: Place::Single { url: SecretString::new("redis://127.0.0.1:1") },
+        deployment,
         user: None,
         password: None,
         database: None,
@@ -78,7 +82,7 @@ fn what_a_replica_cannot_decide_is_asked_again_whatever_it_says_of_others() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let seen = Seen::default();
-        let mut limiter = limiter(&seen);
+        let mut limiter = limiter(&seen, single());
         let node = limiter.nodes.only().expect("a node").id;
         let from = From { node, connection: 1, current: true };
         let reply = Reply { at: Timestamp::from_micros(7), verdicts };
@@ -92,5 +96,26 @@ fn what_a_replica_cannot_decide_is_asked_again_whatever_it_says_of_others() {
         let lines = seen.lines.borrow();
         assert!(lines.iter().any(|line| line.contains("lost: READONLY")), "{lines:?}");
         assert!(!lines.iter().any(|line| line.contains("is back")), "{lines:?}");
+    });
+}
+
+/// It would be looked for among the slots, for ever.
+#[test]
+fn a_redirection_of_a_slot_that_does_not_exist_is_an_error() {
+    let error = |text: &str| {
+        let error = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        error::of_value(error.expect("a reply")).expect_err("an error")
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        for (text, nodes) in [("MOVED 16383 127.0.0.1:2", 1), ("MOVED 16384 127.0.0.1:2", 0)] {
+            let seen = Seen::default();
+            let cluster = Place::Cluster { nodes: vec!["redis://127.0.0.1:1".to_owned()] };
+            let mut limiter = limiter(&seen, cluster);
+            let from = From { node: NodeId(9), connection: 1, current: true };
+            limiter.refused(from, Call::new(0, asks(1)), &error(text));
+            assert_eq!(limiter.nodes.iter().count(), nodes, "{text}");
+            assert_eq!(seen.answers.borrow().len(), 1 - nodes, "{text}");
+        }
     });
 }
