@@ -28,6 +28,9 @@ fn connect_timeout(patience: Duration) -> Duration {
 /// second of its own.
 const LOCATE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Why a connection is of no more use that the server has ended.
+pub(crate) const CLOSED: &str = "the connection was closed";
+
 /// How often Sentinel is asked while all is well.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
 
@@ -36,6 +39,14 @@ const WATCH_PERIOD: Duration = Duration::from_secs(10);
 pub(crate) enum Target {
     Server(Server),
     Primary(Sentinels),
+}
+
+/// What is known of a connection where its end is heard of.
+#[derive(Default)]
+struct Link {
+    /// Whether its end is news. During the attempt it is the attempt's failure.
+    live: AtomicBool,
+    ended: AtomicBool,
 }
 
 /// One attempt to connect.
@@ -52,14 +63,14 @@ impl Attempt {
     pub(crate) async fn run(self, pause: Duration) {
         sleep(pause).await;
         let begun = Instant::now();
-        let live = Arc::new(AtomicBool::new(false));
+        let link = Arc::new(Link::default());
         let limit = match self.target {
             Target::Server(_) => connect_timeout(self.patience),
             Target::Primary(_) => LOCATE_TIMEOUT,
         };
-        let event = match timeout(limit, self.connect(&live)).await {
+        let event = match timeout(limit, self.connect(&link)).await {
             Ok(Ok((connection, name))) => {
-                live.store(true, Relaxed);
+                link.live.store(true, Relaxed);
                 Event::Connected(connection, name)
             }
             Ok(Err(problem)) => Event::AttemptFailed(problem, begun.elapsed()),
@@ -68,12 +79,7 @@ impl Attempt {
         self.tell(event);
     }
 
-    /// `live`: whether the connection's end is news. During the attempt it is
-    /// the attempt's failure.
-    async fn connect(
-        &self,
-        live: &Arc<AtomicBool>,
-    ) -> Result<(MultiplexedConnection, String), String> {
+    async fn connect(&self, link: &Arc<Link>) -> Result<(MultiplexedConnection, String), String> {
         let server = match &self.target {
             Target::Server(server) => server.clone(),
             Target::Primary(sentinels) => {
@@ -82,14 +88,16 @@ impl Attempt {
             }
         };
         let (listener, node, id) = (self.listener.clone(), self.node, self.id);
-        let lost = Arc::clone(live);
+        let ending = Arc::clone(link);
         let connection = server.connect_to_write(&self.probe_key, move || {
-            if lost.load(Relaxed) {
+            if ending.live.load(Relaxed) {
                 // Fails only when the limiter itself has ended.
                 let _ = listener.send(News::Node(node, id, Event::Lost));
             }
+            ending.ended.store(true, Relaxed);
         });
         match connection.await {
+            Ok(_) if link.ended.load(Relaxed) => Err(CLOSED.to_owned()),
             Ok(connection) => Ok((connection, server.name().to_owned())),
             // Which of several servers it was is half of the news.
             Err(error) if matches!(self.target, Target::Primary(_)) => {
@@ -126,5 +134,71 @@ fn problem(master: &str, error: &RedisError) -> String {
             format!("the sentinels name no server {master} that is a primary now")
         }
         _ => format!("through the sentinels: {}", words(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::access::Access;
+    use crate::address::Place;
+
+    /// Answers what a connection begins with, and hangs up behind the last of it.
+    fn serve(mut stream: TcpStream) -> Option<()> {
+        let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+        loop {
+            let answer = match lines.next()?.ok()?.as_str() {
+                "HELLO" => "%1\r\n+proto\r\n:3\r\n",
+                "SETINFO" | "LOAD" => "+OK\r\n",
+                "UNLINK" => ":0\r\n",
+                _ => continue,
+            };
+            stream.write_all(answer.as_bytes()).ok()?;
+            if answer.starts_with(':') {
+                return None;
+            }
+        }
+    }
+
+    /// Whether the end is seen before the attempt's is a matter of luck; that
+    /// nobody hears of it would leave a connection that is none.
+    #[test]
+    fn a_connection_that_ends_as_it_begins_is_not_taken_for_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let place = Place::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().expect("an address").port(),
+        };
+        std::thread::spawn(move || {
+            listener.incoming().flatten().for_each(|stream| _ = serve(stream));
+        });
+        let server = Access::new(None, None, None, None).server(&place).expect("a server");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            for _ in 0..50 {
+                let (listener, mut news) = tokio::sync::mpsc::unbounded_channel();
+                let attempt = Attempt {
+                    node: NodeId(1),
+                    id: 1,
+                    target: Target::Server(server.clone()),
+                    probe_key: "weir:{probe}:probe".to_owned(),
+                    patience: Duration::from_secs(1),
+                    listener,
+                };
+                attempt.run(Duration::ZERO).await;
+                let Some(News::Node(.., event)) = news.recv().await else { panic!("no news") };
+                match event {
+                    Event::AttemptFailed(..) => {}
+                    Event::Connected(_kept, _) => {
+                        let more = timeout(Duration::from_secs(5), news.recv()).await;
+                        assert!(matches!(more, Ok(Some(News::Node(.., Event::Lost)))), "no end");
+                    }
+                    Event::Lost | Event::Primary(_) => panic!("not of an attempt"),
+                }
+            }
+        });
     }
 }

@@ -7,6 +7,7 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::flights::Flight;
 use super::{Answer, Decided, Limiter, Outlet, no_answer};
+use crate::attempt::CLOSED;
 use crate::batch::{self, Reply};
 use crate::breaker::Breaker;
 use crate::call::Call;
@@ -17,8 +18,6 @@ use crate::rule::Ask;
 
 /// How long to wait for a slot that is being moved.
 const TRY_AGAIN_PAUSE: Duration = Duration::from_millis(5);
-
-const CLOSED: &str = "the connection was closed";
 
 /// Where a reply came from.
 #[derive(Clone, Copy)]
