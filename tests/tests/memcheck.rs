@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use roxmltree::{Document, Node};
 use tempfile::TempDir;
 use weir_tests::{Client, Conf, Nginx, Redis, in_parallel, process, wait_until};
 
@@ -95,35 +96,35 @@ impl Finding {
     }
 }
 
-/// What stands in such an element, of each of them.
-fn elements<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
-    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
-    text.split(open.as_str())
-        .skip(1)
-        .map(|rest| rest.split(close.as_str()).next().unwrap_or(""))
-        .collect()
+/// The elements of this name within.
+fn all<'a>(node: Node<'a, 'a>, name: &str) -> Vec<Node<'a, 'a>> {
+    node.descendants().filter(|node| node.has_tag_name(name)).collect()
 }
 
 /// What stands in the first of them.
-fn first<'a>(text: &'a str, name: &str) -> &'a str {
-    elements(text, name).first().copied().unwrap_or("")
+fn first(node: Node<'_, '_>, name: &str) -> String {
+    let found = node.descendants().find(|node| node.has_tag_name(name));
+    found.and_then(|node| node.text()).unwrap_or_default().to_owned()
 }
 
+/// A report, which is whole only if the process came to its end.
 fn read(report: &Path) -> Vec<Finding> {
     let text = std::fs::read_to_string(report).unwrap_or_default();
-    let is_whole = text.trim_end().ends_with("</valgrindoutput>");
-    assert!(is_whole && text.contains("<state>FINISHED"), "{}: {text}", report.display());
-    let frame = |frame: &str| {
-        let [function, file, line, object] = ["fn", "file", "line", "obj"].map(|f| first(frame, f));
-        let object = object.rsplit('/').next().unwrap_or("");
-        let function = function.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+    let document = Document::parse(&text)
+        .unwrap_or_else(|error| panic!("{}: {error}: {text}", report.display()));
+    let states = all(document.root_element(), "state");
+    assert!(states.iter().any(|state| state.text() == Some("FINISHED")), "{text}");
+    let frame = |frame: &Node<'_, '_>| {
+        let [function, file, line, object] =
+            ["fn", "file", "line", "obj"].map(|f| first(*frame, f));
+        let object = object.rsplit('/').next().unwrap_or_default();
         format!("{function} ({file}:{line}, {object})")
     };
-    elements(&text, "error")
+    all(document.root_element(), "error")
         .into_iter()
         .map(|error| Finding {
-            kind: first(error, "kind").to_owned(),
-            frames: elements(error, "frame").into_iter().map(frame).collect(),
+            kind: first(error, "kind"),
+            frames: all(error, "frame").iter().map(frame).collect(),
             bytes: first(error, "leakedbytes").parse().unwrap_or(0),
         })
         .collect()
