@@ -6,9 +6,11 @@
 //! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`;
 //! networks are made by `ip` and `iptables`, and need root.
 
+pub mod acl;
 pub mod certificates;
 pub mod client;
 pub mod cluster;
+pub mod every_algorithm;
 pub mod fake_redis;
 pub mod gate;
 pub mod http2;

@@ -1,131 +1,18 @@
 //! The user that docs/redis.md makes: it suffices for all that Weir does, and
 //! there is no command of it that nothing needs.
 
-use std::collections::HashMap;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use redis::{Connection, Value};
-use tempfile::TempDir;
-use weir_tests::{Conf, Nginx, Redis, process, wait_until};
-
-const PASSWORD: &str = "a-password";
-
-/// The algorithms, with a limit each that the steps below know of. Windows are
-/// long, so that none ends under way.
-const LIMITS: [&str; 5] = [
-    "{ limit = \"5/366d\" }",
-    "{ limit = \"60/366d\", algorithm = \"compact-log\" }",
-    "{ limit = \"5/366d\", algorithm = \"sliding-counter\" }",
-    "{ limit = \"5/90d\", algorithm = \"token-bucket\" }",
-    "{ limit = \"5/month\", algorithm = \"quota\" }",
-];
-
-/// Their policies; the last has all the limits.
-const POLICIES: [&str; 6] = ["log", "ring", "counter", "bucket", "quota", "several"];
-
-fn docs() -> String {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/redis.md");
-    std::fs::read_to_string(file).expect("docs/redis.md")
-}
-
-/// The words behind `ACL SETUSER` in the line of the docs that has this word.
-fn documented(word: &str) -> Vec<String> {
-    let docs = docs();
-    let line = docs
-        .lines()
-        .find(|line| line.contains("ACL SETUSER weir") && line.contains(word))
-        .unwrap_or_else(|| panic!("docs/redis.md has no line with {word}"));
-    let (_, rules) = line.split_once("ACL SETUSER ").expect("just seen");
-    let rules = rules.split('`').next().expect("a first part");
-    rules.replace("PASSWORD", PASSWORD).split(' ').map(str::to_owned).collect()
-}
-
-/// The commands that the docs add in the item beginning with this.
-fn additions(item: &str) -> Vec<String> {
-    let docs = docs();
-    let line = docs.lines().find(|line| line.starts_with(&format!("- {item}"))).expect(item);
-    let (_, added) = line.split_once("add `").expect(item);
-    added.split('`').next().expect(item).split(' ').map(str::to_owned).collect()
-}
-
-/// The documented line, as this server takes it.
-fn line(redis: &Redis) -> Vec<String> {
-    as_taken_by(&mut redis.connect(), documented("~weir:*"))
-}
-
-/// Without what Redis 7.0 does not know.
-fn as_taken_by(admin: &mut Connection, mut line: Vec<String>) -> Vec<String> {
-    let info: String = redis::cmd("INFO").arg("server").query(admin).expect("INFO");
-    if info.contains("redis_version:7.0.") {
-        let mut command = redis::cmd("ACL");
-        let refused = command.arg("SETUSER").arg(&line).exec(admin).expect_err("unknown to 7.0");
-        assert!(refused.to_string().contains("+client|setinfo"), "{refused}");
-        line.retain(|rule| rule != "+client|setinfo");
-    }
-    line
-}
-
-fn set_user(redis: &Redis, line: &[String]) {
-    let mut command = redis::cmd("ACL");
-    command.arg("SETUSER").arg(line).exec(&mut redis.connect()).expect("the server takes it");
-}
-
-/// What the server has refused since the last time: in which context, and what.
-fn refused(redis: &Redis) -> Vec<(String, String)> {
-    let refused = log(redis);
-    redis.command::<()>("ACL LOG RESET");
-    refused
-}
-
-fn log(redis: &Redis) -> Vec<(String, String)> {
-    let entries: Vec<HashMap<String, Value>> = redis.command("ACL LOG");
-    let field = |entry: &HashMap<String, Value>, name: &str| -> String {
-        redis::from_redis_value(entry[name].clone()).expect(name)
-    };
-    entries.iter().map(|entry| (field(entry, "context"), field(entry, "object"))).collect()
-}
-
-/// Asserts that the server has refused nothing at all.
-fn assert_nothing_refused(redis: &Redis) {
-    assert_eq!(refused(redis), []);
-    let errors: String = redis.command("INFO errorstats");
-    assert!(!errors.contains("NOPERM"), "{errors}");
-}
+use weir_tests::acl::{PASSWORD, additions, assert_nothing_refused, line, log, refused, set_user};
+use weir_tests::every_algorithm::{self, POLICIES};
+use weir_tests::{Conf, Nginx, Redis, wait_until};
 
 fn url(redis: &Redis) -> String {
     redis.url().replace("127.0.0.1", &format!("weir:{PASSWORD}@127.0.0.1"))
 }
 
 fn conf(url: &str) -> Conf {
-    let [log, ring, counter, bucket, quota] = LIMITS;
-    let limits = [
-        format!("limits = {{ {log} }}"),
-        format!("limits = {{ {ring} }}"),
-        format!("limits = {{ {counter} }}"),
-        format!("limits = {{ {bucket} }}"),
-        format!("limits = {{ {quota} }}"),
-        format!("limits = {{ {log}, {ring}, {counter}, {bucket}, {quota} }}"),
-    ];
-    let policies: String = POLICIES
-        .iter()
-        .zip(limits)
-        .map(|(name, limits)| format!("{name} = {{ {limits}, on_error = \"closed\" }}, "))
-        .collect();
-    let lua = r#"
-        local weir, arg = require "resty.weir", ngx.req.get_uri_args()
-        weir.access(arg.policy, { key = "k", cost = tonumber(arg.cost) })
-        if arg.refund then
-            ngx.ctx.afterwards = weir.refund(tonumber(arg.refund))
-        elseif arg.charge then
-            ngx.ctx.afterwards = weir.charge(tonumber(arg.charge))
-        end"#;
-    let mut conf = Conf::new(url, &policies).stats();
-    conf.locations.push_str(&format!(
-        "location /run {{ access_by_lua_block {{ {lua} }} \
-         content_by_lua_block {{ ngx.print(tostring(ngx.ctx.afterwards)) }} }}\n"
-    ));
-    conf
+    every_algorithm::conf(&format!("url = \"{url}\""))
 }
 
 fn wait_until_up(nginx: &Nginx) {
@@ -271,83 +158,4 @@ fn another_database_takes_select_and_no_more() {
     let with = Nginx::start(&conf(&url));
     assert_eq!(with.client().get("/run?policy=log&cost=1").status, 200);
     assert_nothing_refused(&redis);
-}
-
-/// Whether the server refuses this for want of permission; any other answer is
-/// one to a user who may ask.
-fn is_refused(connection: &mut Connection, command: &str) -> bool {
-    let mut cmd = redis::Cmd::new();
-    cmd.arg(command.split(' ').collect::<Vec<_>>());
-    cmd.query::<Value>(connection).is_err_and(|error| error.code() == Some("NOPERM"))
-}
-
-/// What a server is asked of Sentinel and Cluster is refused without the additions,
-/// and only without them.
-#[test]
-fn sentinel_and_cluster_take_what_is_added() {
-    let redis = Redis::start();
-    let line = line(&redis);
-    for (item, asked) in [("Sentinel", vec!["ROLE"]), ("Cluster", vec!["CLUSTER SLOTS", "ASKING"])]
-    {
-        let additions = additions(item);
-        assert_eq!(additions.len(), asked.len(), "{item}");
-        for added in [&[][..], &additions] {
-            set_user(&redis, &[&line[..], added].concat());
-            let client = redis::Client::open(url(&redis)).unwrap();
-            let mut connection = client.get_connection().unwrap();
-            for command in &asked {
-                assert_eq!(is_refused(&mut connection, command), added.is_empty(), "{command}");
-            }
-        }
-    }
-}
-
-/// A sentinel that watches nothing; killed on drop.
-struct Sentinel {
-    child: Child,
-    _dir: TempDir,
-}
-
-impl Sentinel {
-    fn start(port: u16) -> Self {
-        let dir = TempDir::new().unwrap();
-        let conf = dir.path().join("sentinel.conf");
-        std::fs::write(&conf, format!("port {port}\nbind 127.0.0.1\n")).unwrap();
-        let server = std::env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
-        let mut command = Command::new(server);
-        command.arg(&conf).arg("--sentinel").stdout(Stdio::null());
-        Self { child: command.spawn().unwrap(), _dir: dir }
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        process::end(&mut self.child, libc::SIGKILL);
-    }
-}
-
-#[test]
-fn a_sentinel_is_asked_for_its_masters_and_no_more() {
-    let port = process::free_port();
-    let _sentinel = Sentinel::start(port);
-    let connect = |user: &str| {
-        let client = redis::Client::open(format!("redis://{user}127.0.0.1:{port}")).ok()?;
-        client.get_connection().ok()
-    };
-    let mut admin = None;
-    wait_until("the sentinel answers", Duration::from_secs(10), || {
-        admin = connect("");
-        admin.is_some()
-    });
-    let mut admin = admin.unwrap();
-    let line = as_taken_by(&mut admin, documented("+sentinel|masters"));
-    redis::cmd("ACL").arg("SETUSER").arg(&line).exec(&mut admin).unwrap();
-
-    let mut connection = connect(&format!("weir:{PASSWORD}@")).unwrap();
-    assert!(!is_refused(&mut connection, "SENTINEL MASTERS"));
-    let refused: Vec<Value> = redis::cmd("ACL").arg("LOG").query(&mut admin).unwrap();
-    assert_eq!(refused, [], "CLIENT SETINFO neither");
-    for command in ["SENTINEL CKQUORUM none", "SENTINEL REMOVE none", "PING", "INFO"] {
-        assert!(is_refused(&mut connection, command), "{command}");
-    }
 }
