@@ -214,6 +214,7 @@ impl<O: Outlet> Limiter<O> {
         };
         let mut scratch = Vec::with_capacity(128);
         let (mut lost, mut full) = (Vec::new(), Vec::new());
+        let mut unserved = None;
         for ask in asks {
             let rule = &self.desk.rules[ask.rule];
             let slot = rule.slot(&self.desk.prefix, ask.source, &ask.value, &mut scratch);
@@ -223,7 +224,10 @@ impl<O: Outlet> Limiter<O> {
                     node.failed += u64::from(ask.operation.is_decision());
                     full.push(ask);
                 }
-                None => lost.push(ask),
+                None => {
+                    unserved = Some(slot);
+                    lost.push(ask);
+                }
             }
         }
         self.desk.fail(full, Failure::QueueFull);
@@ -231,6 +235,11 @@ impl<O: Outlet> Limiter<O> {
             // Nobody serves these slots, as far as is known.
             self.desk.fail(lost, Failure::Unreachable);
             directory.doubt();
+        }
+        if let Some(slot) = unserved.filter(|_| directory.is_known()) {
+            // Of no node's lines would this be one.
+            let what = format!("by its map nobody serves slot {slot}");
+            self.desk.tell(directory.tell(0, |report, moment, _| report.complaint(moment, &what)));
         }
     }
 

@@ -9,6 +9,7 @@ use weir_core::{Limit, Policy, Standing, Timestamp, Verdict};
 use super::*;
 use crate::limiter::Health;
 use crate::rule::{Operation, Rule, Source};
+use crate::slots::Range;
 use crate::{Deployment, Outlet};
 
 #[derive(Clone, Default)]
@@ -29,6 +30,10 @@ impl Outlet for Seen {
 
 fn single() -> Place {
     Place::Single { url: SecretString::new("redis://127.0.0.1:1") }
+}
+
+fn cluster() -> Place {
+    Place::Cluster { nodes: vec!["redis://127.0.0.1:1".to_owned()] }
 }
 
 fn limiter(seen: &Seen, deployment: Place) -> Limiter<Seen> {
@@ -110,12 +115,31 @@ fn a_redirection_of_a_slot_that_does_not_exist_is_an_error() {
     runtime.expect("a runtime").block_on(async {
         for (text, nodes) in [("MOVED 16383 127.0.0.1:2", 1), ("MOVED 16384 127.0.0.1:2", 0)] {
             let seen = Seen::default();
-            let cluster = Place::Cluster { nodes: vec!["redis://127.0.0.1:1".to_owned()] };
-            let mut limiter = limiter(&seen, cluster);
+            let mut limiter = limiter(&seen, cluster());
             let from = From { node: NodeId(9), connection: 1, current: true };
             limiter.refused(from, Call::new(0, asks(1)), &error(text));
             assert_eq!(limiter.nodes.iter().count(), nodes, "{text}");
             assert_eq!(seen.answers.borrow().len(), 1 - nodes, "{text}");
         }
+    });
+}
+
+/// `on_error` decides for them, and without this no line would say why.
+#[test]
+fn slots_that_nobody_serves_are_told_of() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let seen = Seen::default();
+        let mut limiter = limiter(&seen, cluster());
+        let told = || seen.lines.borrow().join("\n");
+        limiter.take(asks(1).into_iter());
+        assert_eq!(told(), "", "that there is no map yet is told by itself");
+        let range = Range { first: 0, last: 0, host: "127.0.0.1".to_owned(), port: 2 };
+        limiter.map_found(Ok(vec![range]));
+        limiter.take(asks(2).into_iter());
+        limiter.take(asks(2).into_iter());
+        assert_eq!(seen.answers.borrow().len(), 5);
+        assert!(told().contains("redis cluster 127.0.0.1:1 answers with an error: by its map"));
+        assert_eq!(seen.lines.borrow().len(), 1, "{}", told());
     });
 }
