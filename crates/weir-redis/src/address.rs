@@ -13,7 +13,7 @@ pub(crate) struct Address {
 }
 
 /// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Tcp { host: String, port: u16 },
     Tls { host: String, port: u16 },

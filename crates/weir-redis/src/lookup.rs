@@ -28,6 +28,11 @@ impl OneLookup {
     pub(crate) fn new(found_at: Option<String>) -> Self {
         Self { found_at: found_at.map(Arc::from), under_way: Arc::default() }
     }
+
+    #[cfg(test)]
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.under_way, &other.under_way)
+    }
 }
 
 impl AsyncDNSResolver for OneLookup {

@@ -27,6 +27,11 @@ impl Server {
         &self.name
     }
 
+    #[cfg(test)]
+    pub(crate) fn shares_lookups(&self, other: &Self) -> bool {
+        self.lookup.is_same_as(&other.lookup)
+    }
+
     /// Connects. `lost` is called once when the connection ends later. Takes as
     /// long as it takes: bounded by the caller.
     pub(crate) async fn connect(

@@ -5,7 +5,8 @@
 //! and while it asks for the map nobody is served, whatever their slot. Its
 //! connections to single nodes are what this stands on.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -19,6 +20,7 @@ use crate::error::words;
 use crate::news::{Listener, News};
 use crate::node::{NodeId, Settings};
 use crate::report::{Moment, Report};
+use crate::server::Server;
 use crate::slots::{self, Range, SLOTS};
 
 /// The most that asking for the map may take.
@@ -36,6 +38,9 @@ pub(super) struct Directory {
     name: String,
     pub(super) access: Access,
     seeds: Vec<Place>,
+    /// Whom to ask where there is no connection. Kept from time to time: a name
+    /// that it takes long to look up is not looked up anew each time.
+    servers: HashMap<Place, Server>,
     owners: Box<[Option<NodeId>]>,
     by_address: HashMap<(String, u16), NodeId>,
     /// Whether there has been a map.
@@ -70,6 +75,7 @@ impl Directory {
             name,
             access,
             seeds,
+            servers: HashMap::new(),
             owners: vec![None; usize::from(SLOTS)].into(),
             by_address: HashMap::new(),
             known: false,
@@ -178,12 +184,9 @@ impl Directory {
             .map(|(node, connection)| Source::Connection(connection, self.host_of(node)))
             .collect();
         if sources.is_empty() {
-            let known = self.by_address.keys().map(|(host, port)| self.place(host, *port));
-            let mut places: Vec<Place> = self.seeds.iter().cloned().chain(known).collect();
-            places.dedup();
-            sources = places
-                .into_iter()
-                .map(|place| Source::Server(place, self.access.clone()))
+            sources = self
+                .servers()
+                .map(|(place, server)| Source::Server(place, server.into()))
                 .collect();
         }
         let listener = self.listener.clone();
@@ -192,6 +195,22 @@ impl Directory {
             let _ = listener.send(News::Map(first_map(sources).await));
         });
         self.asking = Some(task.abort_handle());
+    }
+
+    /// The seeds and all nodes that are known.
+    fn servers(&mut self) -> impl Iterator<Item = (Place, Server)> {
+        let known = self.by_address.keys().map(|(host, port)| self.place(host, *port));
+        let places: HashSet<Place> = self.seeds.iter().cloned().chain(known).collect();
+        self.servers.retain(|place, _| places.contains(place));
+        for place in places {
+            // Fails only where something is wrong with the certificates.
+            if let Entry::Vacant(vacant) = self.servers.entry(place)
+                && let Ok(server) = self.access.server(vacant.key())
+            {
+                vacant.insert(server);
+            }
+        }
+        self.servers.iter().map(|(place, server)| (place.clone(), server.clone()))
     }
 
     /// Takes note of the answer. `None`: the map is as it was.
@@ -248,15 +267,14 @@ impl Drop for Directory {
 /// Who can be asked for the map.
 enum Source {
     Connection(MultiplexedConnection, String),
-    Server(Place, Access),
+    Server(Place, Box<Server>),
 }
 
 impl Source {
     async fn ask(self) -> Found {
         let (mut connection, host, name) = match self {
             Self::Connection(connection, host) => (connection, host.clone(), host),
-            Self::Server(place, access) => {
-                let server = access.server(&place).map_err(|error| words(&error))?;
+            Self::Server(place, server) => {
                 let name = server.name().to_owned();
                 let connection = server.connect(|| {}).await;
                 let connection =
@@ -285,4 +303,31 @@ async fn first_map(sources: Vec<Source>) -> Found {
         }
     }
     Err(problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else it would be given up and begun anew each time, and never end.
+    #[test]
+    fn a_name_that_takes_long_to_look_up_is_looked_up_once() {
+        let seed = Place::Tcp { host: "slow.test".to_owned(), port: 1 };
+        let settings = Settings {
+            connections: 1,
+            patience: Duration::from_secs(1),
+            breaker: weir_core::config::Breaker::default(),
+        };
+        let (listener, _news) = tokio::sync::mpsc::unbounded_channel();
+        let access = Access::new(None, None, None, None);
+        let name = "cluster".to_owned();
+        let mut directory = Directory::new(name, vec![seed.clone()], access, &settings, listener);
+        directory.enter("known.test", 1, NodeId(1));
+        let asked = |directory: &mut Directory| directory.servers().collect::<HashMap<_, _>>();
+        let (first, second) = (asked(&mut directory), asked(&mut directory));
+        assert_eq!((first.len(), second.len()), (2, 2));
+        assert!(first.iter().all(|(place, server)| server.shares_lookups(&second[place])));
+        directory.strike(NodeId(1));
+        assert_eq!(asked(&mut directory).into_keys().collect::<Vec<_>>(), [seed]);
+    }
 }
