@@ -44,6 +44,10 @@ impl Deployment {
             Config::Cluster { nodes } => {
                 let seeds = places("cluster", nodes, REDIS_PORT)?;
                 let access = access(config)?;
+                // What is wrong with the certificates is wrong at the start.
+                for seed in &seeds {
+                    access.server(seed).map_err(|error| wrong("tls", &error.to_string()))?;
+                }
                 Kind::Cluster { seeds, access }
             }
         };
@@ -97,4 +101,43 @@ fn tls(config: &RedisConfig) -> Result<Option<Tls>, ConfigError> {
 
 fn wrong(field: &str, problem: &str) -> ConfigError {
     ConfigError::new(format!("redis.{field}"), problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::config::{Breaker, Tls};
+
+    /// PEM that holds no certificate is found out by nobody but the crate.
+    #[test]
+    fn certificates_that_cannot_be_used_are_refused_at_the_start() {
+        let file = std::env::temp_dir().join(format!("weir-ca-{}.pem", std::process::id()));
+        let pem = "-----BEGIN CERTIFICATE-----\nMAAwAA==\n-----END CERTIFICATE-----\n";
+        std::fs::write(&file, pem).expect("a file");
+        let url = "rediss://redis.test".to_owned();
+        let refused = [
+            Config::Single { url: weir_core::config::SecretString::new(&url) },
+            Config::Cluster { nodes: vec![url] },
+        ]
+        .map(|deployment| {
+            Deployment::new(&RedisConfig {
+                deployment,
+                user: None,
+                password: None,
+                database: None,
+                tls: Tls { ca_file: Some(file.display().to_string()), ..Tls::default() },
+                connections: 1,
+                breaker: Breaker::default(),
+                timeout: std::time::Duration::from_secs(1),
+                queue: 1,
+                prefix: "weir".to_owned(),
+            })
+            .map(|_| ())
+        });
+        std::fs::remove_file(&file).expect("the file");
+        for refused in refused {
+            let error = refused.expect_err("an error").to_string();
+            assert!(error.starts_with("redis.tls: "), "{error}");
+        }
+    }
 }
