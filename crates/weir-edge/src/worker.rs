@@ -127,6 +127,7 @@ impl Worker {
         };
         if is_decision {
             self.health.failed.fetch_add(1, Relaxed);
+            self.health.not_queued.fetch_add(1, Relaxed);
         }
         Err(refused)
     }

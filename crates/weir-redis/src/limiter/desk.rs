@@ -67,8 +67,13 @@ impl<O: Outlet> Desk<O> {
         node: &mut Node,
         tell: impl FnOnce(&mut Report, Moment<'_>, bool) -> Option<String>,
     ) {
-        // A single server is the one to blame also for what was not even queued.
-        let failed = if self.is_cluster { node.failed } else { self.health.failed.load(Relaxed) };
+        // For what was not even queued all are to blame: no node is worth waiting
+        // for then.
+        let failed = if self.is_cluster {
+            node.failed + self.health.not_queued.load(Relaxed)
+        } else {
+            self.health.failed.load(Relaxed)
+        };
         self.tell(node.tell(failed, tell));
     }
 }

@@ -35,6 +35,8 @@ pub struct Health {
     pub waiting: AtomicU64,
     /// Requests that were left to `on_error`, those not even queued included.
     pub failed: AtomicU64,
+    /// Those of them that were not even queued.
+    pub not_queued: AtomicU64,
 }
 
 impl Health {

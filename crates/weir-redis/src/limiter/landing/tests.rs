@@ -143,3 +143,23 @@ fn slots_that_nobody_serves_are_told_of() {
         assert_eq!(seen.lines.borrow().len(), 1, "{}", told());
     });
 }
+
+/// While all of a cluster is away nothing is queued, and so nothing comes to be
+/// a node's.
+#[test]
+fn what_was_not_even_queued_is_among_what_on_error_decided() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let seen = Seen::default();
+        let mut limiter = limiter(&seen, cluster());
+        let range = Range { first: 0, last: 16_383, host: "127.0.0.1".to_owned(), port: 2 };
+        limiter.map_found(Ok(vec![range]));
+        let node = limiter.nodes.iter().next().expect("a node").id;
+        let from = From { node, connection: 1, current: true };
+        limiter.condemn(from, "LOADING");
+        limiter.desk.health.not_queued.fetch_add(7, Relaxed);
+        limiter.back(node);
+        let lines = seen.lines.borrow();
+        assert!(lines[1].ends_with("on_error decided 7 requests meanwhile"), "{lines:?}");
+    });
+}
