@@ -16,6 +16,7 @@ mod health;
 mod landing;
 mod map;
 mod nodes;
+mod survey;
 
 use std::pin::pin;
 use std::sync::Arc;

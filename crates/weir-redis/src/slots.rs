@@ -81,6 +81,12 @@ pub(crate) fn redirection(address: &str, asked: &str) -> Option<(String, u16)> {
 }
 
 impl Place {
+    /// Whether it is this one.
+    pub(crate) fn is_at(&self, host: &str, port: u16) -> bool {
+        matches!(self, Self::Tcp { host: own, port: own_port }
+            | Self::Tls { host: own, port: own_port } if own == host && *own_port == port)
+    }
+
     /// Its host; empty of a Unix socket.
     pub(crate) fn host(&self) -> &str {
         match self {

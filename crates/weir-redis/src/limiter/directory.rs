@@ -10,21 +10,17 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::timeout;
+use tokio::task::AbortHandle;
 
+use super::survey::{Source, survey};
 use crate::access::Access;
 use crate::address::Place;
 use crate::breaker::{Breaker, jittered};
-use crate::error::words;
 use crate::news::{Listener, News};
 use crate::node::{NodeId, Settings};
 use crate::report::{Moment, Report};
 use crate::server::Server;
-use crate::slots::{self, Range, SLOTS};
-
-/// The most that asking for the map may take.
-const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::slots::{Range, SLOTS};
 
 /// How many nodes are asked at once; not always the same.
 const ASKED: usize = 3;
@@ -32,6 +28,11 @@ const ASKED: usize = 3;
 /// The pauses between two times of asking for the map.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The same once the map has stayed as it is so many times, as when a shard is
+/// gone for good.
+const SETTLED_PAUSE: Duration = Duration::from_secs(10);
+const SETTLED_AFTER: u32 = 60;
 
 /// See the module's documentation.
 pub(super) struct Directory {
@@ -51,6 +52,8 @@ pub(super) struct Directory {
     last_asked: Option<Instant>,
     times_asked: usize,
     pause: Duration,
+    /// How often in a row the map was as it had been.
+    unchanged: u32,
     /// Of the map, as long as there has been none.
     pub(super) breaker: Breaker,
     report: Report,
@@ -84,6 +87,7 @@ impl Directory {
             last_asked: None,
             times_asked: 0,
             pause: FIRST_PAUSE,
+            unchanged: 0,
             breaker: Breaker::new(settings.breaker.clone()),
             report: Report::default(),
             hope_until: now + settings.patience,
@@ -144,7 +148,9 @@ impl Directory {
         if self.asking.is_none() && self.due.is_none() {
             let pause = jittered(self.pause);
             self.due = Some(self.last_asked.map_or_else(Instant::now, |asked| asked + pause));
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            let settled = self.unchanged >= SETTLED_AFTER;
+            let longest = if settled { SETTLED_PAUSE } else { LONGEST_PAUSE };
+            self.pause = (self.pause * 2).min(longest);
         }
     }
 
@@ -164,7 +170,8 @@ impl Directory {
     }
 
     /// Asks for the map if that is due: over a few of these connections to its
-    /// nodes, or without any at the seeds and at all nodes that have been known.
+    /// nodes, and where there are fewer also at the seeds and at all other nodes
+    /// that are known.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -183,16 +190,25 @@ impl Directory {
             .cloned()
             .map(|(node, connection)| Source::Connection(connection, self.host_of(node)))
             .collect();
-        if sources.is_empty() {
-            sources = self
-                .servers()
-                .map(|(place, server)| Source::Server(place, server.into()))
-                .collect();
+        if sources.len() < ASKED {
+            let asked: HashSet<NodeId> = connections.iter().map(|(node, _)| *node).collect();
+            let asked = |place: &Place, by_address: &HashMap<(String, u16), NodeId>| {
+                by_address
+                    .iter()
+                    .any(|((host, port), node)| asked.contains(node) && place.is_at(host, *port))
+            };
+            let servers: Vec<_> = self.servers().collect();
+            sources.extend(
+                servers
+                    .into_iter()
+                    .filter(|(place, _)| !asked(place, &self.by_address))
+                    .map(|(place, server)| Source::Server(place, server.into())),
+            );
         }
         let listener = self.listener.clone();
         let task = tokio::spawn(async move {
             // Fails only when the limiter itself has ended.
-            let _ = listener.send(News::Map(first_map(sources).await));
+            let _ = listener.send(News::Map(survey(sources).await));
         });
         self.asking = Some(task.abort_handle());
     }
@@ -231,6 +247,9 @@ impl Directory {
         self.owners = owners.into();
         if changed {
             self.pause = FIRST_PAUSE;
+            self.unchanged = 0;
+        } else {
+            self.unchanged = self.unchanged.saturating_add(1);
         }
         changed
     }
@@ -262,47 +281,6 @@ impl Drop for Directory {
             asking.abort();
         }
     }
-}
-
-/// Who can be asked for the map.
-enum Source {
-    Connection(MultiplexedConnection, String),
-    Server(Place, Box<Server>),
-}
-
-impl Source {
-    async fn ask(self) -> Found {
-        let (mut connection, host, name) = match self {
-            Self::Connection(connection, host) => (connection, host.clone(), host),
-            Self::Server(place, server) => {
-                let name = server.name().to_owned();
-                let connection = server.connect(|| {}).await;
-                let connection =
-                    connection.map_err(|error| format!("{name}: {}", words(&error)))?;
-                (connection, place.host().to_owned(), name)
-            }
-        };
-        let reply = redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut connection).await;
-        let reply = reply.map_err(|error| format!("{name}: {}", words(&error)))?;
-        slots::read(&reply, &host).ok_or_else(|| format!("{name}: serves no slots"))
-    }
-}
-
-/// The first answer that is a map; all are asked at once.
-async fn first_map(sources: Vec<Source>) -> Found {
-    let mut asked = JoinSet::new();
-    for source in sources {
-        asked.spawn(timeout(ASK_TIMEOUT, source.ask()));
-    }
-    let mut problem = format!("no answer within {ASK_TIMEOUT:?}");
-    while let Some(answer) = asked.join_next().await {
-        match answer {
-            Ok(Ok(Ok(map))) => return Ok(map),
-            Ok(Ok(Err(error))) => problem = error,
-            Ok(Err(_)) | Err(_) => {}
-        }
-    }
-    Err(problem)
 }
 
 #[cfg(test)]
