@@ -11,6 +11,9 @@ use weir_tests::{Cluster, Conf, Nginx, Redis, SentinelSet, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Sentinel is asked this often, and a little more.
+const ASKED_EVERY: Duration = Duration::from_secs(15);
+
 /// Has a client, who must be new, decided by these policies in every way there is.
 fn decide(nginx: &Nginx, key: &str, policies: &[&str]) {
     let client = nginx.client();
@@ -111,7 +114,18 @@ fn servers_and_sentinels_take_what_is_documented_and_no_less() {
     assert!(commands.len() >= 2, "{commands:?}");
     for command in commands {
         set_users(sentinels, &without(&sentinel_line, command));
-        if command == "+client|setinfo" {
+        if command == "+sentinel|get-master-addr-by-name" {
+            // What is asked while all is well.
+            let nginx = Nginx::start(&conf);
+            wait_for_limits(&nginx);
+            let mut refused = Vec::new();
+            wait_until("a sentinel has been asked", ASKED_EVERY, || {
+                refused = refused_by(sentinels);
+                !refused.is_empty()
+            });
+            assert_refused(&refused, command, &[]);
+            continue;
+        } else if command == "+client|setinfo" {
             wait_for_limits(&Nginx::start(&conf));
         } else {
             assert_in_vain(&conf, command);
@@ -152,17 +166,21 @@ fn the_nodes_of_a_cluster_take_what_is_documented_and_no_less() {
     drop(nginx);
 
     let commands = additions("Cluster");
-    assert_eq!(commands, ["+cluster|slots", "+asking"]);
+    assert_eq!(commands, ["+cluster|slots", "+cluster|info", "+asking"]);
     set_users(nodes, &without(&line, &commands[0]));
     assert_in_vain(&conf, &commands[0]);
     assert_refused(&refused_by(nodes), &commands[0], &[]);
-
+    // Then one map is as good as another.
     set_users(nodes, &without(&line, &commands[1]));
+    wait_for_limits(&Nginx::start(&conf));
+    assert_refused(&refused_by(nodes), &commands[1], &[]);
+
+    set_users(nodes, &without(&line, &commands[2]));
     let nginx = Nginx::start(&conf);
     wait_for_limits(&nginx);
     cluster.begin_move(slot_of(&again), 0, 1);
     assert_eq!(look(&nginx, &again), 503);
-    assert_refused(&refused_by(nodes), &commands[1], &[]);
+    assert_refused(&refused_by(nodes), &commands[2], &[]);
     set_users(nodes, &line);
     assert_eq!(look(&nginx, &again), 200);
     assert_eq!(refused_by(nodes), Vec::<String>::new());

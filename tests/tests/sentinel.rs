@@ -25,9 +25,9 @@ fn paths() -> [String; 3] {
     ["/open", "/closed", "/tight"].map(str::to_owned)
 }
 
-fn conf(set: &SentinelSet, more: &str) -> Conf {
+fn conf(set: &SentinelSet, timeout: &str, more: &str) -> Conf {
     let redis = format!(
-        "sentinels = {}, master = \"{MASTER}\", timeout = \"100ms\", {more}",
+        "sentinels = {}, master = \"{MASTER}\", timeout = \"{timeout}\", {more}",
         set.addresses()
     );
     let policies = "open = { limit = \"1000000/1h\" }, \
@@ -46,7 +46,13 @@ fn conf(set: &SentinelSet, more: &str) -> Conf {
 
 /// An nginx on this set, whose limits have begun.
 fn start(set: &SentinelSet, more: &str) -> Nginx {
-    let nginx = Nginx::start(&conf(set, more));
+    start_with(set, "100ms", more)
+}
+
+/// The same with another timeout: what counts requests one by one is not about
+/// what a busy machine makes of a short one.
+fn start_with(set: &SentinelSet, timeout: &str, more: &str) -> Nginx {
+    let nginx = Nginx::start(&conf(set, timeout, more));
     let client = nginx.client();
     wait_until("limits have begun", RECOVERY, || client.get("/open").has_limit_headers());
     nginx
@@ -221,7 +227,9 @@ fn a_primary_parted_from_its_sentinels_is_left_while_it_still_answers() {
     assert_by_policy(&traffic);
     println!("limit 100: 30 replicated, 40 lost, {again} admitted by the new primary");
     assert_eq!(again, 70);
-    assert_eq!(nginx.log_lines("Sentinel names").len(), 1, "{}", nginx.error_log());
+    // A stall of the machine for longer than the timeout has Sentinel asked too.
+    let [named, lost] = ["Sentinel names", " lost: "].map(|text| nginx.log_lines(text).len());
+    assert!(named == 1 || (named == 0 && lost > 0), "{}", nginx.error_log());
     nginx.assert_calm_log();
 }
 
@@ -275,7 +283,7 @@ fn a_failover_under_load_admits_no_more_than_was_not_replicated() {
 #[test]
 fn what_was_not_replicated_is_admitted_again_and_nothing_on_top() {
     let set = SentinelSet::start_gated();
-    let nginx = start(&set, "");
+    let nginx = start_with(&set, "1s", "");
     let client = nginx.client();
     assert_eq!(admitted(&client, "/hundred?k=some", 30), 30);
     wait_until("all have what was admitted", RECOVERY, || {
@@ -301,7 +309,7 @@ fn sentinels_and_servers_with_passwords_of_their_own() {
     let nginx = start(&set, right);
     let swapped = "password = \"of-the-watch\", sentinel_password = \"of-the-data\"";
     for wrong in [swapped, "password = \"of-the-data\"", "sentinel_password = \"of-the-watch\""] {
-        let refused = Nginx::start(&conf(&set, wrong));
+        let refused = Nginx::start(&conf(&set, "100ms", wrong));
         wait_until("the reason is logged", RECOVERY, || {
             !refused.log_lines("unreachable: ").is_empty()
         });

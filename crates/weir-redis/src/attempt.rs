@@ -69,9 +69,9 @@ impl Attempt {
             Target::Primary(_) => LOCATE_TIMEOUT,
         };
         let event = match timeout(limit, self.connect(&link)).await {
-            Ok(Ok((connection, name))) => {
+            Ok(Ok((connection, server))) => {
                 link.live.store(true, Relaxed);
-                Event::Connected(connection, name)
+                Event::Connected(connection, server)
             }
             Ok(Err(problem)) => Event::AttemptFailed(problem, begun.elapsed()),
             Err(_) => Event::AttemptFailed(format!("no answer within {limit:?}"), begun.elapsed()),
@@ -79,7 +79,7 @@ impl Attempt {
         self.tell(event);
     }
 
-    async fn connect(&self, link: &Arc<Link>) -> Result<(MultiplexedConnection, String), String> {
+    async fn connect(&self, link: &Arc<Link>) -> Result<(MultiplexedConnection, Server), String> {
         let server = match &self.target {
             Target::Server(server) => server.clone(),
             Target::Primary(sentinels) => {
@@ -98,7 +98,7 @@ impl Attempt {
         });
         match connection.await {
             Ok(_) if link.ended.load(Relaxed) => Err(CLOSED.to_owned()),
-            Ok(connection) => Ok((connection, server.name().to_owned())),
+            Ok(connection) => Ok((connection, server)),
             // Which of several servers it was is half of the news.
             Err(error) if matches!(self.target, Target::Primary(_)) => {
                 Err(format!("{}: {}", server.name(), words(&error)))
@@ -111,10 +111,12 @@ impl Attempt {
     /// off from its sentinels goes on as one, and nothing else would tell that
     /// there is another.
     pub(crate) async fn watch_primary(self, sentinels: Sentinels) {
+        let mut kept = None;
         loop {
             sleep(jittered(WATCH_PERIOD)).await;
-            if let Ok(Ok(primary)) = timeout(LOCATE_TIMEOUT, sentinels.primary()).await {
-                self.tell(Event::Primary(primary.name().to_owned()));
+            let named = timeout(LOCATE_TIMEOUT, sentinels.named(&mut kept)).await;
+            if let Ok(Ok(primary)) = named {
+                self.tell(Event::Primary(primary));
             }
         }
     }

@@ -129,10 +129,11 @@ mod tests {
     #[test]
     fn attempts_follow_at_once_then_more_and_more_slowly() {
         let mut breaker = breaker();
-        let pauses: Vec<_> = (0..5).map(|_| breaker.next_pause().as_millis()).collect();
-        assert_eq!(pauses[0], 0);
+        let pauses: Vec<_> = (0..5).map(|_| breaker.next_pause()).collect();
+        assert_eq!(pauses[0], Duration::ZERO);
         for (pause, longest) in pauses[1..].iter().zip([50, 100, 150, 150]) {
-            assert!(*pause > longest * 74 / 100 && *pause <= longest, "{pauses:?}");
+            let longest = Duration::from_millis(longest);
+            assert!(*pause > longest.mul_f64(0.75) && *pause <= longest, "{pauses:?}");
         }
         breaker.succeeded();
         assert!(breaker.next_pause() > Duration::ZERO, "over a connection of before");

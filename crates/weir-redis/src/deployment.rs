@@ -36,6 +36,12 @@ impl Deployment {
             Config::Sentinel { sentinels, master, user, password } => {
                 let places = places("sentinels", sentinels, SENTINEL_PORT)?;
                 let access = access(config)?;
+                if config.tls.insecure_skip_verify && config.tls.cert_file.is_some() {
+                    // The crate leaves it out when it asks a server whether it is
+                    // the primary.
+                    let problem = "cannot stand beside sentinels and insecure_skip_verify";
+                    return Err(wrong("tls.cert_file", problem));
+                }
                 let password = password.as_ref().map(|password| password.expose());
                 let sentinels = Sentinels::new(&places, master, user.as_deref(), password, access)
                     .map_err(|error| wrong("tls", &error.to_string()))?;

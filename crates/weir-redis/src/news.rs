@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::node::{ConnectionId, NodeId};
+use crate::server::Server;
 use crate::slots::Range;
 
 /// See the module's documentation.
@@ -21,8 +22,8 @@ pub(crate) type Listener = UnboundedSender<News>;
 
 /// What happens to a node's connections.
 pub(crate) enum Event {
-    /// A connection over which the server takes writes, and the server's name.
-    Connected(MultiplexedConnection, String),
+    /// A connection over which this server takes writes.
+    Connected(MultiplexedConnection, Server),
     /// An attempt that took this long failed.
     AttemptFailed(String, Duration),
     /// The connection ended.

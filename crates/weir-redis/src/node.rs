@@ -16,6 +16,7 @@ use crate::news::Listener;
 use crate::places::Places;
 use crate::report::{Moment, Report};
 use crate::rule::{Ask, Rule};
+use crate::server::Server;
 
 /// Names a node of a limiter, for as long as that lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,7 +54,7 @@ pub(crate) struct Node {
     live: Vec<Live>,
     attempt: Option<(ConnectionId, AbortHandle)>,
     /// The primary that Sentinel named last.
-    server: Option<String>,
+    server: Option<Server>,
     watch: Option<AbortHandle>,
     last_connection: ConnectionId,
     /// The last attempt that failed, or led to a connection that decided nothing.
@@ -256,10 +257,16 @@ impl Node {
     }
 
     fn new_attempt(&self, id: ConnectionId) -> Attempt {
+        // Sentinel is asked for the first of several connections: never is there
+        // one to each of two primaries, which have a budget each.
+        let target = match &self.server {
+            Some(server) if !self.live.is_empty() => Target::Server(server.clone()),
+            _ => self.target.clone(),
+        };
         Attempt {
             node: self.id,
             id,
-            target: self.target.clone(),
+            target,
             probe_key: self.probe_key.clone(),
             patience: self.settings.patience,
             listener: self.listener.clone(),
@@ -272,15 +279,12 @@ impl Node {
         &mut self,
         id: ConnectionId,
         connection: MultiplexedConnection,
-        name: String,
+        server: Server,
     ) -> Option<bool> {
         self.attempt.take_if(|(attempt, _)| *attempt == id)?;
         if let Target::Primary(sentinels) = &self.target {
-            self.name = format!("{} ({name})", sentinels.master());
-            // Never two of them at a time, each with a budget of its own.
-            if self.server.replace(name.clone()).is_some_and(|before| before != name) {
-                self.live.clear();
-            }
+            self.name = format!("{} ({})", sentinels.master(), server.name());
+            self.server = Some(server);
             if self.watch.is_none() {
                 let watch = self.new_attempt(id).watch_primary(sentinels.clone());
                 self.watch = Some(tokio::spawn(watch).abort_handle());
@@ -297,7 +301,8 @@ impl Node {
     /// Takes note of what Sentinel says is the primary; what it was before, if
     /// that is another server.
     pub(crate) fn is_elsewhere(&mut self, primary: &str) -> bool {
-        let elsewhere = self.state() == State::Up && self.server.as_deref() != Some(primary);
+        let elsewhere = self.state() == State::Up
+            && self.server.as_ref().is_none_or(|server| server.name() != primary);
         if elsewhere {
             self.drop_all();
             self.doubtful = false;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use redis::aio::MultiplexedConnection;
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{ConnectionAddr, ErrorKind, ProtocolVersion, RedisError, RedisResult};
 use tokio::sync::Mutex;
@@ -88,5 +89,29 @@ impl Sentinels {
             _ => return Err(RedisError::from((ErrorKind::Client, "no address of a server"))),
         };
         self.access.server(&place)
+    }
+
+    /// The name of the server that a sentinel says is the primary. That is not
+    /// asked: it has more to do. `kept` is the connection to the sentinel.
+    pub(crate) async fn named(
+        &self,
+        kept: &mut Option<MultiplexedConnection>,
+    ) -> RedisResult<String> {
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => {
+                let client = self.client.lock().await.async_get_sentinel_client().await?;
+                client.get_multiplexed_async_connection().await?
+            }
+        };
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        let (host, port) = question.query_async(&mut connection).await?;
+        *kept = Some(connection);
+        Ok(match self.access.tls {
+            Some(_) => Place::Tls { host, port },
+            None => Place::Tcp { host, port },
+        }
+        .to_string())
     }
 }

@@ -157,8 +157,8 @@ impl<O: Outlet> Limiter<O> {
     pub(super) fn node_event(&mut self, id: NodeId, connection: ConnectionId, event: Event) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         match event {
-            Event::Connected(live, name) => {
-                let Some(is_news) = node.connected(connection, live, name) else { return };
+            Event::Connected(live, server) => {
+                let Some(is_news) = node.connected(connection, live, server) else { return };
                 self.desk.health.connects.fetch_add(1, Relaxed);
                 if is_news {
                     self.back(id);
