@@ -338,7 +338,7 @@ fn one_sentinel_of_three_is_enough_to_begin_with() {
     let mut set = SentinelSet::start();
     set.sentinels[0].kill();
     set.sentinels[1].freeze();
-    let nginx = Nginx::start(&conf(&set, ""));
+    let nginx = Nginx::start(&conf(&set, "100ms", ""));
     let client = nginx.client();
     wait_until("limits have begun", Duration::from_secs(5), || {
         client.get("/open").has_limit_headers()
