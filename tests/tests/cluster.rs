@@ -267,6 +267,8 @@ fn limits_of_one_request_that_are_apart_go_by_the_policy() {
     let answer = client.get(&path);
     assert_eq!((answer.status, answer.has_limit_headers()), (503, false));
     assert!(answer.elapsed <= DEADLINE, "{answer:?}");
+    let told = format!("slot {slot} is being moved: TRYAGAIN");
+    wait_until("the log says why", RECOVERY, || nginx.log_lines(&told).len() == 1);
     cluster.finish_move(slot, 0, 1);
     wait_until("limits are back", RECOVERY, || client.get(&path).status == 200);
     nginx.assert_calm_log();
@@ -329,6 +331,22 @@ fn limits_begin_by_themselves_when_the_cluster_comes_after_nginx() {
     cluster.wait_until_ok();
     wait_for_limits(&client);
     nginx.assert_calm_log();
+}
+
+/// Also with a timeout that is shorter than three attempts take.
+#[test]
+fn why_there_is_no_map_is_told() {
+    let (single, absent) = (Redis::start(), Redis::absent());
+    for (server, reason) in [(&single, "cluster support disabled"), (&absent, "refused")] {
+        let nodes = format!("{{ \"{}\" }}", server.address());
+        let nginx = Nginx::start(&conf_on(&nodes, "100ms", POLICIES));
+        wait_until("the reason is told", RECOVERY, || !nginx.log_lines("unreachable").is_empty());
+        let lines = nginx.log_lines("weir: redis cluster");
+        assert!(lines.len() == 1 && lines[0].contains(reason), "{lines:?}");
+        assert!(nginx.count("failed_attempts") >= 2);
+        assert_eq!(nginx.count("servers_away"), 1);
+        assert_eq!(nginx.client().get("/some?k=1").status, 503);
+    }
 }
 
 #[test]

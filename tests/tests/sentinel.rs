@@ -360,6 +360,31 @@ fn a_name_that_no_sentinel_knows_fails_by_policy_and_is_told() {
     nginx.assert_calm_log();
 }
 
+/// They are needed only to find a primary; who reloads without them finds none.
+#[test]
+fn sentinels_that_are_gone_are_told_of_before_they_are_needed() {
+    let mut set = SentinelSet::start();
+    let nginx = start(&set, "");
+    set.sentinels.iter_mut().for_each(Redis::kill);
+    wait_until("they are missed", ASKED_EVERY, || {
+        !nginx.log_lines("no sentinel answers").is_empty()
+    });
+    let client = nginx.client();
+    wait_until("it decides as before", RECOVERY, || client.get("/closed").status == 200);
+    let late = Nginx::start(&conf(&set, "100ms", ""));
+    wait_until("who comes now is told why", Duration::from_secs(5), || {
+        !late.log_lines("unreachable: no sentinel answers").is_empty()
+    });
+    assert_eq!(late.client().get("/closed").status, 503);
+    set.sentinels.iter_mut().for_each(Redis::launch);
+    wait_until("they are seen again", ASKED_EVERY, || {
+        !nginx.log_lines("the sentinels answer again").is_empty()
+    });
+    assert_eq!(nginx.log_lines("no sentinel answers").len(), 1, "{}", nginx.error_log());
+    let client = late.client();
+    wait_until("limits begin", Duration::from_secs(5), || client.get("/closed").status == 200);
+}
+
 #[test]
 #[ignore = "takes a minute; make torture runs it"]
 fn ten_failovers_in_a_row_end_with_limits() {

@@ -245,3 +245,17 @@ fn a_socket_and_a_user_with_a_password_do_without_it() {
     let key = "weir:{$remote_addr=127.0.0.1}:login:log:1h";
     assert!(redis::cmd("EXISTS").arg(key).query::<bool>(&mut connection).expect("an answer"));
 }
+
+#[test]
+fn a_key_that_is_not_the_certificates_stops_nginx_from_starting() {
+    let authority = Authority::new();
+    let (mine, other) = (authority.sign(&["weir"]), authority.sign(&["weir"]));
+    let tls = format!(
+        "url = \"rediss://127.0.0.1:1\", tls = {{ cert_file = \"{}\", key_file = \"{}\" }}",
+        mine.file().display(),
+        other.key_file().display()
+    );
+    let log = Nginx::refuse(&Conf::on(&tls, "api = { limit = \"1/1s\" }"));
+    assert!(log.contains("weir: redis.tls.key_file: "), "{log}");
+    assert!(log.contains("does not go with cert_file"), "{log}");
+}

@@ -247,6 +247,7 @@ impl Engine {
         stats.set("connects", count(|health| &health.connects))?;
         stats.set("failed_attempts", count(|health| &health.failed_attempts))?;
         stats.set("breaker_opened", count(|health| &health.opened))?;
+        stats.set("servers_away", count(|health| &health.away))?;
         stats.set("redirected", count(|health| &health.redirected))?;
         Ok(stats)
     }

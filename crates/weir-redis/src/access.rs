@@ -156,6 +156,7 @@ impl Tls {
                 let path = config.key_file.as_deref().unwrap_or_default();
                 return Err(wrong("key_file", &format!("{path}: holds no private key in PEM")));
             }
+            self.check_pair(config)?;
         }
         if let Some(name) = &self.server_name
             && ServerName::try_from(name.as_str()).is_err()
@@ -163,6 +164,26 @@ impl Tls {
             return Err(wrong("server_name", &format!("{name:?} is not a host name")));
         }
         Ok(())
+    }
+
+    /// Whether the private key is that of the certificate.
+    fn check_pair(&self, config: &TlsConfig) -> Result<(), ConfigError> {
+        use rustls::pki_types::pem::PemObject;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+        let Some(client) = &self.certificates.client_tls else { return Ok(()) };
+        let chain = CertificateDer::pem_slice_iter(&client.client_cert).flatten().collect();
+        let Ok(key) = PrivateKeyDer::from_pem_slice(&client.client_key) else { return Ok(()) };
+        let client = rustls::ClientConfig::builder()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_client_auth_cert(chain, key);
+        match client {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let path = config.key_file.as_deref().unwrap_or_default();
+                Err(wrong("key_file", &format!("{path}: does not go with cert_file: {error}")))
+            }
+        }
     }
 }
 

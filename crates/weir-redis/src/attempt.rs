@@ -28,6 +28,9 @@ fn connect_timeout(patience: Duration) -> Duration {
 /// second of its own.
 const LOCATE_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long a sentinel may take to say why there is no primary.
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Why a connection is of no more use that the server has ended.
 pub(crate) const CLOSED: &str = "the connection was closed";
 
@@ -82,10 +85,10 @@ impl Attempt {
     async fn connect(&self, link: &Arc<Link>) -> Result<(MultiplexedConnection, Server), String> {
         let server = match &self.target {
             Target::Server(server) => server.clone(),
-            Target::Primary(sentinels) => {
-                let asked = sentinels.primary().await;
-                asked.map_err(|error| problem(sentinels.master(), &error))?
-            }
+            Target::Primary(sentinels) => match sentinels.primary().await {
+                Ok(server) => server,
+                Err(error) => return Err(problem(sentinels, &error).await),
+            },
         };
         let (listener, node, id) = (self.listener.clone(), self.node, self.id);
         let ending = Arc::clone(link);
@@ -114,10 +117,13 @@ impl Attempt {
         let mut kept = None;
         loop {
             sleep(jittered(WATCH_PERIOD)).await;
-            let named = timeout(LOCATE_TIMEOUT, sentinels.named(&mut kept)).await;
-            if let Ok(Ok(primary)) = named {
-                self.tell(Event::Primary(primary));
-            }
+            let named = match timeout(LOCATE_TIMEOUT, sentinels.named(&mut kept)).await {
+                Ok(Ok(Some(primary))) => Ok(primary),
+                Ok(Ok(None)) => Err(format!("no sentinel knows {:?}", sentinels.master())),
+                Ok(Err(error)) => Err(format!("no sentinel answers: {}", words(&error))),
+                Err(_) => Err(format!("no sentinel answers within {LOCATE_TIMEOUT:?}")),
+            };
+            self.tell(Event::Primary(named));
         }
     }
 
@@ -127,15 +133,20 @@ impl Attempt {
     }
 }
 
-/// Why there is no primary of this name.
-fn problem(master: &str, error: &RedisError) -> String {
-    match error.kind() {
-        // In the middle of a failover too, when the server that is named is not
-        // yet or no longer a primary.
-        ErrorKind::MasterNameNotFoundBySentinel => {
-            format!("the sentinels name no server {master} that is a primary now")
-        }
-        _ => format!("through the sentinels: {}", words(error)),
+/// Why there is no primary. Two questions in one, asked again apart: whether a
+/// sentinel answers, and what its answer is good for.
+async fn problem(sentinels: &Sentinels, error: &RedisError) -> String {
+    match timeout(ASK_TIMEOUT, sentinels.named(&mut None)).await {
+        Ok(Ok(Some(primary))) => match error.kind() {
+            // In the middle of a failover.
+            ErrorKind::MasterNameNotFoundBySentinel => {
+                format!("{primary}, which Sentinel names, is no primary now")
+            }
+            _ => format!("{primary}, which Sentinel names: {}", words(error)),
+        },
+        Ok(Ok(None)) => format!("no sentinel knows {:?}", sentinels.master()),
+        Ok(Err(error)) => format!("no sentinel answers: {}", words(&error)),
+        Err(_) => format!("no sentinel answers within {ASK_TIMEOUT:?}: {}", words(error)),
     }
 }
 

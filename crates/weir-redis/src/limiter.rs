@@ -286,6 +286,10 @@ impl<O: Outlet> Limiter<O> {
             LinkState::Down
         };
         self.desk.health.set_link(state);
+        let nodes_away = self.nodes.iter().filter(|node| node.state() != State::Up).count();
+        let no_map = self.directory.as_ref().is_some_and(|directory| !directory.is_known());
+        let away = nodes_away as u64 + u64::from(no_map);
+        self.desk.health.away.store(away, Relaxed);
         if self.directory.is_some() {
             let waiting = self.nodes.iter().map(|node| node.waiting() as u64).sum();
             self.desk.health.waiting.store(waiting, Relaxed);
@@ -294,9 +298,10 @@ impl<O: Outlet> Limiter<O> {
 
     fn next_chore(&self) -> Option<Instant> {
         let hopes = self.nodes.iter().filter_map(|node| node.hope_until());
+        let summaries = self.nodes.iter().filter_map(|node| node.summary_due());
         let later = self.later.iter().map(|(due, _)| *due);
         let directory = self.directory.as_ref().and_then(Directory::next_chore);
-        hopes.chain(later).chain(directory).min()
+        hopes.chain(summaries).chain(later).chain(directory).min()
     }
 
     fn do_chores(&mut self, now: Instant) {
@@ -312,6 +317,9 @@ impl<O: Outlet> Limiter<O> {
                 node.hope();
             }
         }
+        for node in self.nodes.iter_mut().filter(|node| node.summary_due().is_some()) {
+            self.desk.tell_of(node, |report, moment, _| report.summary(moment));
+        }
         let due: Vec<(Instant, Call)> = self.later.extract_if(.., |(due, _)| *due <= now).collect();
         due.into_iter().for_each(|(_, call)| self.send_again(call));
         if let Some(directory) = &mut self.directory {
@@ -319,7 +327,7 @@ impl<O: Outlet> Limiter<O> {
                 self.nodes.iter().filter_map(|node| Some((node.id, node.any_connection()?)));
             directory.ask(now, connections);
             if directory.is_hopeless(now) {
-                self.no_map(&no_answer(self.nodes.patience()));
+                self.no_map(None);
             }
         }
     }

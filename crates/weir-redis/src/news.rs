@@ -28,6 +28,6 @@ pub(crate) enum Event {
     AttemptFailed(String, Duration),
     /// The connection ended.
     Lost,
-    /// The server that Sentinel says is the primary.
-    Primary(String),
+    /// The server that Sentinel says is the primary, or why it says nothing.
+    Primary(Result<String, String>),
 }

@@ -56,6 +56,7 @@ pub(crate) struct Node {
     /// The primary that Sentinel named last.
     server: Option<Server>,
     watch: Option<AbortHandle>,
+    sentinels_silent: bool,
     last_connection: ConnectionId,
     /// The last attempt that failed, or led to a connection that decided nothing.
     last_fruitless: ConnectionId,
@@ -111,6 +112,7 @@ impl Node {
             attempt: None,
             server: None,
             watch: None,
+            sentinels_silent: false,
             last_connection: 0,
             last_fruitless: 0,
             last_counted: 0,
@@ -228,6 +230,11 @@ impl Node {
         tell(&mut self.report, moment, self.breaker.is_open())
     }
 
+    /// When there is something to tell that nothing happens for.
+    pub(crate) fn summary_due(&self) -> Option<Instant> {
+        self.report.summary_due()
+    }
+
     /// Takes out all that waits.
     pub(crate) fn take_waiting(&mut self) -> Vec<Ask> {
         let returned = self.returned.drain(..).flat_map(|call| call.asks);
@@ -308,6 +315,22 @@ impl Node {
             self.doubtful = false;
         }
         elsewhere
+    }
+
+    /// Takes note of whether the sentinels answer while all is well; what there is
+    /// to tell if that has changed.
+    pub(crate) fn sentinels_told(&mut self, problem: Option<String>) -> Option<String> {
+        let silent = problem.is_some();
+        if std::mem::replace(&mut self.sentinels_silent, silent) == silent {
+            return None;
+        }
+        Some(match problem {
+            Some(problem) => format!(
+                "redis {}: {problem}; it decides as before, and would not be found after a reload",
+                self.name
+            ),
+            None => format!("redis {}: the sentinels answer again", self.name),
+        })
     }
 
     /// Takes note of an attempt's end, if it is still ours.

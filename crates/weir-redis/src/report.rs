@@ -8,6 +8,9 @@ const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// A loss this short that follows another closely is counted, not told.
 const SHORT: Duration = Duration::from_secs(1);
 
+/// How often an absence that lasts is told again.
+const REMINDED_EVERY: Duration = Duration::from_secs(600);
+
 const AT_ONCE: &str = "; breaker open, on_error decides at once until it is back";
 
 /// What has been told of a server.
@@ -16,9 +19,10 @@ pub(crate) struct Report {
     away: Option<Away>,
     was_there: bool,
     last_back: Option<Instant>,
-    /// Short losses since the last that was told.
-    untold: u32,
-    complained: Option<Instant>,
+    /// Short losses since the last that was told, and the requests that they cost.
+    untold: (u32, u64),
+    /// When it was told of an error, and the requests left to `on_error` by then.
+    complained: Option<(Instant, u64)>,
 }
 
 #[derive(Debug)]
@@ -27,6 +31,7 @@ struct Away {
     /// How many requests had been left to `on_error` by then.
     failed_before: u64,
     told: bool,
+    last_told: Instant,
     /// The reasons told since the breaker is open, by their codes.
     told_open: Vec<String>,
 }
@@ -77,9 +82,19 @@ impl Report {
             [] => false,
             told => told.iter().any(|told| told == code(why)) || told.len() == MAX_REASONS,
         };
+        if is_told && moment.now >= away.last_told + REMINDED_EVERY {
+            away.last_told = moment.now;
+            return Some(format!(
+                "redis {} still away after {:.0} s: {why}; on_error decided {} requests so far",
+                moment.name,
+                moment.now.duration_since(away.since).as_secs_f64(),
+                moment.failed - away.failed_before,
+            ));
+        }
         if is_told || (!away.told && close && short) {
             return None;
         }
+        away.last_told = moment.now;
         away.told_open.push(code(why).to_owned());
         let what = match (away.told, self.was_there) {
             (true, _) => "still away",
@@ -105,7 +120,8 @@ impl Report {
         self.was_there = true;
         let away = self.away.take()?;
         if !away.told {
-            self.untold += 1;
+            self.untold.0 += 1;
+            self.untold.1 += moment.failed - away.failed_before;
             return None;
         }
         self.last_back = Some(moment.now);
@@ -117,15 +133,40 @@ impl Report {
         ))
     }
 
+    /// When the short losses are to be told of that were not told one by one.
+    pub(crate) fn summary_due(&self) -> Option<Instant> {
+        let last_back = self.last_back.filter(|_| self.untold.0 > 0 && self.away.is_none());
+        last_back.map(|back| back + TOLD_EVERY)
+    }
+
+    /// Tells of them, if that is due.
+    pub(crate) fn summary(&mut self, moment: Moment<'_>) -> Option<String> {
+        self.summary_due().filter(|due| *due <= moment.now)?;
+        self.last_back = Some(moment.now);
+        let (times, failed) = std::mem::take(&mut self.untold);
+        Some(format!(
+            "redis {} was lost {times} times more, each for less than {} s; on_error decided \
+             {failed} requests meanwhile (told every {} s)",
+            moment.name,
+            SHORT.as_secs(),
+            TOLD_EVERY.as_secs(),
+        ))
+    }
+
     /// The server answers with an error.
     pub(crate) fn complaint(&mut self, moment: Moment<'_>, what: &str) -> Option<String> {
-        let told_lately = self.complained.is_some_and(|at| moment.now < at + TOLD_EVERY);
-        if told_lately {
+        if self.complained.is_some_and(|(at, _)| moment.now < at + TOLD_EVERY) {
             return None;
         }
-        self.complained = Some(moment.now);
+        let since = match self.complained.replace((moment.now, moment.failed)) {
+            Some((_, before)) => {
+                format!("{} requests since the last such line; ", moment.failed - before)
+            }
+            None => String::new(),
+        };
         Some(format!(
-            "redis {} answers with an error: {what}; on_error decides (told at most every {} s)",
+            "redis {} answers with an error: {what}; on_error decides ({since}told at most every \
+             {} s)",
             moment.name,
             TOLD_EVERY.as_secs(),
         ))
@@ -133,7 +174,8 @@ impl Report {
 
     fn begin(&mut self, moment: Moment<'_>, told: bool) {
         let failed_before = moment.failed;
-        self.away = Some(Away { since: moment.now, failed_before, told, told_open: Vec::new() });
+        let (since, last_told) = (moment.now, moment.now);
+        self.away = Some(Away { since, failed_before, told, last_told, told_open: Vec::new() });
     }
 
     fn told_open(&mut self, why: &str) {
@@ -160,8 +202,10 @@ impl Report {
 
     fn take_untold(&mut self) -> String {
         match std::mem::take(&mut self.untold) {
-            0 => String::new(),
-            times => format!(" (and {times} short losses before that)"),
+            (0, _) => String::new(),
+            (times, failed) => {
+                format!(" (and {times} short losses before that, with {failed} requests)")
+            }
         }
     }
 }
@@ -244,20 +288,63 @@ mod tests {
         for round in 1..=3 {
             assert_eq!(report.lost(at(start, round * 1_000, 0), "late", false), None);
             assert_eq!(report.failing(at(start, round * 1_000 + 300, 0), "late", true), None);
-            assert_eq!(report.back(at(start, round * 1_000 + 500, 0)), None);
+            assert_eq!(report.back(at(start, round * 1_000 + 500, 2 * round)), None);
         }
         assert_eq!(report.lost(at(start, 5_000, 0), "late", false), None);
         let long = report.lost(at(start, 6_200, 0), "late", false).expect("it lasts");
-        assert_eq!(long, "redis r:1 lost 1.2 s ago: late (and 3 short losses before that)");
+        assert_eq!(
+            long,
+            "redis r:1 lost 1.2 s ago: late (and 3 short losses before that, with 12 requests)"
+        );
         assert!(report.back(at(start, 7_000, 0)).is_some());
         assert!(report.lost(at(start, 17_001, 0), "late", false).is_some(), "long after");
     }
 
     #[test]
-    fn a_complaint_is_made_every_ten_seconds() {
+    fn what_was_not_told_one_by_one_is_summed_up_soon() {
         let (start, mut report) = (Instant::now(), Report::default());
-        assert!(report.complaint(at(start, 0, 0), "OOM").is_some());
-        assert!(report.complaint(at(start, 9_999, 0), "OOM").is_none());
-        assert!(report.complaint(at(start, 10_000, 0), "OOM").is_some());
+        report.lost(at(start, 0, 0), "late", false).expect("a line");
+        report.back(at(start, 100, 5)).expect("a line");
+        assert_eq!(report.summary_due(), None);
+        for round in 1..=3 {
+            assert_eq!(report.lost(at(start, round * 1_000, 5), "late", false), None);
+            assert_eq!(report.back(at(start, round * 1_000 + 200, 9)), None);
+        }
+        let due = start + Duration::from_millis(10_100);
+        assert_eq!(report.summary_due(), Some(due));
+        assert_eq!(report.summary(at(start, 10_099, 9)), None);
+        let line = report.summary(at(start, 10_100, 9)).expect("it is due");
+        assert_eq!(
+            line,
+            "redis r:1 was lost 3 times more, each for less than 1 s; on_error decided 12 requests \
+             meanwhile (told every 10 s)"
+        );
+        assert_eq!(report.summary_due(), None);
+    }
+
+    #[test]
+    fn an_absence_that_lasts_is_told_again_now_and_then() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        report.failing(at(start, 0, 3), "refused", true).expect("a line");
+        assert_eq!(report.failing(at(start, 599_999, 50), "refused", true), None);
+        let line = report.failing(at(start, 600_000, 53), "refused", true).expect("a line");
+        assert_eq!(
+            line,
+            "redis r:1 still away after 600 s: refused; on_error decided 50 requests so far"
+        );
+        assert_eq!(report.failing(at(start, 600_001, 53), "refused", true), None);
+    }
+
+    #[test]
+    fn a_complaint_is_made_every_ten_seconds_with_its_number() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        let first = report.complaint(at(start, 0, 1), "OOM").expect("a line");
+        assert_eq!(
+            first,
+            "redis r:1 answers with an error: OOM; on_error decides (told at most every 10 s)"
+        );
+        assert!(report.complaint(at(start, 9_999, 40), "OOM").is_none());
+        let second = report.complaint(at(start, 10_000, 43), "OOM").expect("a line");
+        assert!(second.contains("(42 requests since the last such line; told"), "{second}");
     }
 }

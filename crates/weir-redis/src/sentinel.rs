@@ -91,12 +91,13 @@ impl Sentinels {
         self.access.server(&place)
     }
 
-    /// The name of the server that a sentinel says is the primary. That is not
-    /// asked: it has more to do. `kept` is the connection to the sentinel.
+    /// The name of the server that a sentinel says is the primary; `None` if it
+    /// knows none. The server is not asked: it has more to do. `kept` is the
+    /// connection to the sentinel.
     pub(crate) async fn named(
         &self,
         kept: &mut Option<MultiplexedConnection>,
-    ) -> RedisResult<String> {
+    ) -> RedisResult<Option<String>> {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => {
@@ -106,12 +107,8 @@ impl Sentinels {
         };
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        let (host, port) = question.query_async(&mut connection).await?;
+        let named: Option<(String, u16)> = question.query_async(&mut connection).await?;
         *kept = Some(connection);
-        Ok(match self.access.tls {
-            Some(_) => Place::Tls { host, port },
-            None => Place::Tcp { host, port },
-        }
-        .to_string())
+        Ok(named.map(|(host, port)| Place::Tcp { host, port }.to_string()))
     }
 }

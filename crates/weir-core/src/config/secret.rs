@@ -73,6 +73,9 @@ pub(super) fn read(
     // Editors and `echo` end a file with one.
     if matches!(source, SecretSource::File(_)) && text.ends_with('\n') {
         text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
     }
     if text.is_empty() {
         return Err(wrong("is empty"));

@@ -57,6 +57,8 @@ pub(super) struct Directory {
     /// Of the map, as long as there has been none.
     pub(super) breaker: Breaker,
     report: Report,
+    /// Why asking for the first map failed the last time.
+    problem: Option<String>,
     pub(super) hope_until: Instant,
     patience: Duration,
     listener: Listener,
@@ -90,6 +92,7 @@ impl Directory {
             unchanged: 0,
             breaker: Breaker::new(settings.breaker.clone()),
             report: Report::default(),
+            problem: None,
             hope_until: now + settings.patience,
             patience: settings.patience,
             listener,
@@ -152,6 +155,12 @@ impl Directory {
             let longest = if settled { SETTLED_PAUSE } else { LONGEST_PAUSE };
             self.pause = (self.pause * 2).min(longest);
         }
+    }
+
+    /// Why there is no map, as far as that is known.
+    pub(super) fn problem(&mut self, problem: Option<String>) -> String {
+        self.problem = problem.or(self.problem.take());
+        self.problem.clone().unwrap_or_else(|| super::no_answer(self.patience))
     }
 
     /// When the next chore is due.

@@ -31,6 +31,8 @@ pub struct Health {
     pub opened: AtomicU64,
     /// Calls that a cluster sent elsewhere.
     pub redirected: AtomicU64,
+    /// Servers that cannot be asked now; of a cluster without a map, the cluster.
+    pub away: AtomicU64,
     /// Requests that wait for a node of a cluster, beside the queue.
     pub waiting: AtomicU64,
     /// Requests that were left to `on_error`, those not even queued included.

@@ -123,6 +123,11 @@ impl<O: Outlet> Limiter<O> {
             // As often as the deadline allows.
             Remedy::TryAgain if self.directory.is_some() => {
                 let due = Instant::now() + TRY_AGAIN_PAUSE;
+                let late = call.take_overdue(due);
+                if !late.is_empty() {
+                    let text = format!("slot {} is being moved: {text}", call.slot);
+                    self.give_up(from.node, late, &text);
+                }
                 self.later.extend(call.split().map(|call| (due, call)));
             }
             Remedy::Relocate => self.relocate(from, call, &text),
@@ -175,12 +180,15 @@ impl<O: Outlet> Limiter<O> {
                 }
             }
             Event::Lost => self.lose(id, connection, CLOSED, false),
-            Event::Primary(primary) => {
-                if node.is_elsewhere(&primary) {
+            Event::Primary(named) => {
+                if let Ok(primary) = &named
+                    && node.is_elsewhere(primary)
+                {
                     let line = format!("redis {}: Sentinel names {primary} now", node.name);
                     node.connect(Duration::ZERO);
                     self.desk.tell(Some(line));
                 }
+                self.desk.tell(node.sentinels_told(named.err()));
             }
         }
     }

@@ -87,15 +87,18 @@ impl<O: Outlet> Limiter<O> {
                 if was_known {
                     directory.doubt();
                 } else {
-                    self.no_map(&problem);
+                    self.desk.health.failed_attempts.fetch_add(1, Relaxed);
+                    self.no_map(Some(problem));
                 }
             }
         }
     }
 
-    /// There is no map yet, and requests wait for one.
-    pub(super) fn no_map(&mut self, why: &str) {
+    /// There is no map yet, and requests wait for one. `problem`: why asking for
+    /// it has failed just now.
+    pub(super) fn no_map(&mut self, problem: Option<String>) {
         let Some(directory) = &mut self.directory else { return };
+        let why = &directory.problem(problem);
         if directory.breaker.failed() {
             self.desk.health.opened.fetch_add(1, Relaxed);
         }
