@@ -123,7 +123,8 @@ impl<O: Outlet> Limiter<O> {
             // As often as the deadline allows.
             Remedy::TryAgain if self.directory.is_some() => {
                 let due = Instant::now() + TRY_AGAIN_PAUSE;
-                let late = call.take_overdue(due);
+                // Whoever would have no time left then.
+                let late = call.take_overdue(due + TRY_AGAIN_PAUSE);
                 if !late.is_empty() {
                     let text = format!("slot {} is being moved: {text}", call.slot);
                     self.give_up(from.node, late, &text);
