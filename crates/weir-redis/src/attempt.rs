@@ -74,7 +74,7 @@ impl Attempt {
         let event = match timeout(limit, self.connect(&link)).await {
             Ok(Ok((connection, server))) => {
                 link.live.store(true, Relaxed);
-                Event::Connected(connection, server)
+                Event::Connected(connection, Box::new(server))
             }
             Ok(Err(problem)) => Event::AttemptFailed(problem, begun.elapsed()),
             Err(_) => Event::AttemptFailed(format!("no answer within {limit:?}"), begun.elapsed()),

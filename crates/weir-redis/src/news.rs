@@ -23,7 +23,7 @@ pub(crate) type Listener = UnboundedSender<News>;
 /// What happens to a node's connections.
 pub(crate) enum Event {
     /// A connection over which this server takes writes.
-    Connected(MultiplexedConnection, Server),
+    Connected(MultiplexedConnection, Box<Server>),
     /// An attempt that took this long failed.
     AttemptFailed(String, Duration),
     /// The connection ended.

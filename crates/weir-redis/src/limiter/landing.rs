@@ -164,7 +164,7 @@ impl<O: Outlet> Limiter<O> {
         let Some(node) = self.nodes.get_mut(id) else { return };
         match event {
             Event::Connected(live, server) => {
-                let Some(is_news) = node.connected(connection, live, server) else { return };
+                let Some(is_news) = node.connected(connection, live, *server) else { return };
                 self.desk.health.connects.fetch_add(1, Relaxed);
                 if is_news {
                     self.back(id);
