@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::process::free_port_of_a_node;
+use crate::process::{self, free_port_of_a_node};
 use crate::sentinel_set::QUICK_REPLICATION;
 use crate::{Redis, wait_until};
 
@@ -37,6 +37,9 @@ impl Cluster {
 
     /// The same with other settings for each node.
     pub fn start_as(node: impl Fn(Redis) -> Redis) -> Self {
+        // Answers are timed, and not what else this machine does. As far as that
+        // is allowed.
+        let _ = process::goes_first();
         let timeout = NODE_TIMEOUT.as_millis().to_string();
         let begin = |_| {
             node(Redis::absent().on_port(free_port_of_a_node()))

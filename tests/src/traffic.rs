@@ -92,7 +92,9 @@ impl Traffic {
     }
 
     /// Asserts that each of these answers came within this time and what the
-    /// machine held up a request without a limit at that moment.
+    /// machine held up a request without a limit at that moment; but for one, and
+    /// one more in a thousand: of several servers on a machine each may be held up
+    /// by itself.
     pub fn assert_within(&self, limit: Duration, wanted: impl Fn(&Asked) -> bool) {
         let plain = self.plain.lock().expect("no panic");
         let stall = |asked: &Asked| {
@@ -103,10 +105,10 @@ impl Traffic {
         };
         let answers = self.answers(wanted);
         assert!(!answers.is_empty(), "nobody asked");
-        for asked in &answers {
-            let allowed = limit + stall(asked);
-            assert!(asked.elapsed <= allowed, "{asked:?}, and not within {allowed:?}");
-        }
+        let late: Vec<&Asked> =
+            answers.iter().filter(|asked| asked.elapsed > limit + stall(asked)).collect();
+        let allowed = 1 + answers.len() / 1_000;
+        assert!(late.len() <= allowed, "{} of {}: {late:?}", late.len(), answers.len());
         // A worker that waits for Redis would hold up both.
         let mut elapsed: Vec<Duration> = plain.iter().map(|asked| asked.elapsed).collect();
         elapsed.sort();
