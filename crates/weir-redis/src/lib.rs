@@ -27,6 +27,8 @@ pub mod script;
 mod sentinel;
 mod server;
 mod slots;
+#[cfg(test)]
+mod testing;
 
 pub use batch::{Batch, MalformedReply, Reply, decode};
 pub use deployment::Deployment;

@@ -396,3 +396,6 @@ impl Drop for Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
