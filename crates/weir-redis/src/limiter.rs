@@ -16,6 +16,8 @@ mod health;
 mod landing;
 mod map;
 mod nodes;
+#[cfg(test)]
+mod scene;
 mod survey;
 
 use std::pin::pin;
@@ -336,3 +338,6 @@ impl<O: Outlet> Limiter<O> {
 fn no_answer(within: Duration) -> String {
     format!("no answer within {within:?}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,7 +191,17 @@ impl Directory {
         }
         self.due = None;
         self.last_asked = Some(now);
-        let connections: Vec<_> = connections.collect();
+        let sources = self.sources(connections.collect());
+        let listener = self.listener.clone();
+        let task = tokio::spawn(async move {
+            // Fails only when the limiter itself has ended.
+            let _ = listener.send(News::Map(survey(sources).await));
+        });
+        self.asking = Some(task.abort_handle());
+    }
+
+    /// Who is asked; of many connections a few, in turn.
+    fn sources(&mut self, connections: Vec<(NodeId, MultiplexedConnection)>) -> Vec<Source> {
         self.times_asked += 1;
         let skipped = self.times_asked % connections.len().max(1);
         let in_turn = connections.iter().cycle().skip(skipped).take(connections.len().min(ASKED));
@@ -214,12 +224,7 @@ impl Directory {
                     .map(|(place, server)| Source::Server(place, server.into())),
             );
         }
-        let listener = self.listener.clone();
-        let task = tokio::spawn(async move {
-            // Fails only when the limiter itself has ended.
-            let _ = listener.send(News::Map(survey(sources).await));
-        });
-        self.asking = Some(task.abort_handle());
+        sources
     }
 
     /// The seeds and all nodes that are known.
@@ -293,28 +298,4 @@ impl Drop for Directory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Else it would be given up and begun anew each time, and never end.
-    #[test]
-    fn a_name_that_takes_long_to_look_up_is_looked_up_once() {
-        let seed = Place::Tcp { host: "slow.test".to_owned(), port: 1 };
-        let settings = Settings {
-            connections: 1,
-            patience: Duration::from_secs(1),
-            breaker: weir_core::config::Breaker::default(),
-        };
-        let (listener, _news) = tokio::sync::mpsc::unbounded_channel();
-        let access = Access::new(None, None, None, None);
-        let name = "cluster".to_owned();
-        let mut directory = Directory::new(name, vec![seed.clone()], access, &settings, listener);
-        directory.enter("known.test", 1, NodeId(1));
-        let asked = |directory: &mut Directory| directory.servers().collect::<HashMap<_, _>>();
-        let (first, second) = (asked(&mut directory), asked(&mut directory));
-        assert_eq!((first.len(), second.len()), (2, 2));
-        assert!(first.iter().all(|(place, server)| server.shares_lookups(&second[place])));
-        directory.strike(NodeId(1));
-        assert_eq!(asked(&mut directory).into_keys().collect::<Vec<_>>(), [seed]);
-    }
-}
+mod tests;

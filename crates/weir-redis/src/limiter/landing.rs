@@ -111,7 +111,7 @@ impl<O: Outlet> Limiter<O> {
     }
 
     /// The whole call was answered with an error.
-    fn refused(&mut self, from: From, mut call: Call, error: &RedisError) {
+    pub(super) fn refused(&mut self, from: From, mut call: Call, error: &RedisError) {
         let text = words(error);
         let code = Code::of(&text);
         match code.remedy() {

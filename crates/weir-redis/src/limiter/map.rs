@@ -160,3 +160,6 @@ impl<O: Outlet> Limiter<O> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

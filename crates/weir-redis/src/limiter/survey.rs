@@ -96,6 +96,19 @@ pub(super) async fn survey(sources: Vec<Source>) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Access;
+    use crate::testing::{run, silent};
+
+    #[test]
+    fn who_does_not_answer_is_not_waited_for() {
+        run(async {
+            let (_listener, place) = silent();
+            let server = Access::new(None, None, None, None).server(&place).expect("a server");
+            let asked = survey(vec![Source::Server(place, server.into())]);
+            let answer = timeout(TIMEOUT * 5, asked).await.expect("an end");
+            assert_eq!(answer, Err("no answer within 1s".to_owned()));
+        });
+    }
 
     #[test]
     fn an_epoch_is_read_where_it_stands() {
