@@ -176,6 +176,32 @@ mod tests {
         }
     }
 
+    /// Longer than a request may wait, and no longer than that helps.
+    #[test]
+    fn an_attempt_has_an_end() {
+        let (_listener, place) = crate::testing::silent();
+        let server = Access::new(None, None, None, None).server(&place).expect("a server");
+        let (listener, mut news) = tokio::sync::mpsc::unbounded_channel();
+        let attempt = Attempt {
+            node: NodeId(1),
+            id: 1,
+            target: Target::Server(server),
+            probe_key: "weir:{probe}:probe".to_owned(),
+            patience: Duration::from_millis(10),
+            listener,
+        };
+        let event = crate::testing::run(async {
+            let ended = timeout(Duration::from_secs(10), attempt.run(Duration::ZERO)).await;
+            ended.expect("an end");
+            news.recv().await
+        });
+        let Some(News::Node(_, 1, Event::AttemptFailed(why, took))) = event else {
+            panic!("no failure")
+        };
+        assert_eq!(why, "no answer within 250ms");
+        assert!(took >= Duration::from_millis(250), "{took:?}");
+    }
+
     /// Whether the end is seen before the attempt's is a matter of luck; that
     /// nobody hears of it would leave a connection that is none.
     #[test]

@@ -65,3 +65,21 @@ impl Call {
         self.asks.extract_if(.., |ask| ask.deadline <= now).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::asks;
+
+    #[test]
+    fn a_call_is_sent_on_as_if_it_were_new_and_counted() {
+        let mut call = Call::new(7, asks(1));
+        (call.brings_script, call.asking) = (true, true);
+        assert!(!call.is_fresh());
+        for _ in 0..MAX_HOPS {
+            call = call.again().expect("not too often");
+            assert!(!call.brings_script && !call.asking && !call.is_fresh());
+        }
+        assert_eq!(call.again().map_err(|asks| asks.len()).err(), Some(1));
+    }
+}

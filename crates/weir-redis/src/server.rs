@@ -79,3 +79,34 @@ impl Server {
         Ok(connection)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{run, server};
+
+    /// What it says to a write is what it will say to requests; what is against one
+    /// command or key alone is for the log.
+    #[test]
+    fn a_server_that_cannot_decide_is_not_connected_to() {
+        for (load, unlink, refused) in [
+            ("+OK", ":0", None),
+            ("+OK", "-READONLY a replica", Some("READONLY a replica")),
+            ("+OK", "-MASTERDOWN it is", Some("MASTERDOWN it is")),
+            ("+OK", "-LOADING the data set", Some("LOADING the data set")),
+            ("-LOADING the data set", ":0", Some("LOADING the data set")),
+            ("-NOPERM no", ":0", Some("NOPERM no")),
+            ("+OK", "-NOPERM no", None),
+            ("+OK", "-OOM no", None),
+            ("+OK", "-MOVED 7 10.0.0.1:1", None),
+            ("+OK", "-CLUSTERDOWN it is", None),
+        ] {
+            let connected = run(async {
+                let server = server(load, unlink);
+                server.connect_to_write("weir:{probe}:probe", || {}).await.map(drop)
+            });
+            let said = connected.as_ref().err().map(error::words);
+            assert_eq!(said.as_deref(), refused, "{load}, {unlink}");
+        }
+    }
+}
