@@ -279,6 +279,16 @@ mod tests {
         }
     }
 
+    /// A server that makes up its codes fills no log.
+    #[test]
+    fn so_many_reasons_of_an_absence_are_told_and_no_more() {
+        let (start, mut report) = (Instant::now(), Report::default());
+        report.lost(at(start, 0, 0), "A no", true).expect("a line");
+        let reasons = ('B'..='Z').map(|code| format!("{code} no"));
+        let told = reasons.filter_map(|why| report.failing(at(start, 900, 0), &why, true));
+        assert_eq!(told.count(), MAX_REASONS - 1);
+    }
+
     /// A link that loses a packet now and then is no page of log lines.
     #[test]
     fn short_losses_in_close_succession_are_counted() {
