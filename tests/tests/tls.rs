@@ -137,6 +137,31 @@ fn a_server_that_asks_for_a_certificate_is_shown_ours() {
     assert_limits(&fields(&redis, &authority, &client(&authority)));
 }
 
+/// Found out at the start, and not by the first connection.
+#[test]
+fn files_without_what_they_are_to_hold_stop_a_start() {
+    let authority = Authority::new();
+    let certificate = authority.sign(&["an-edge"]);
+    let [cert, key] = [certificate.file(), certificate.key_file()].map(|file| file.display());
+    for (tls, message) in [
+        (format!("ca_file = \"{key}\""), "ca_file: ".to_owned() + &key.to_string()),
+        ("ca_file = \"/no/such.pem\"".to_owned(), "ca_file: /no/such.pem: ".to_owned()),
+        (
+            format!("cert_file = \"{key}\", key_file = \"{key}\""),
+            format!("cert_file: {key}: holds no certificate in PEM"),
+        ),
+        (
+            format!("cert_file = \"{cert}\", key_file = \"{cert}\""),
+            format!("key_file: {cert}: holds no private key in PEM"),
+        ),
+        ("server_name = \"a..b\"".to_owned(), "server_name: \"a..b\" is not".to_owned()),
+    ] {
+        let redis = format!("url = \"rediss://127.0.0.1\", tls = {{ {tls} }}");
+        let log = Nginx::refuse(&Conf::on(&redis, "api = { limit = \"100/1h\" }"));
+        assert!(log.contains(&format!("redis.tls.{message}")), "{message}: {log}");
+    }
+}
+
 /// A typo in the scheme must not become a way around it.
 #[test]
 fn tls_and_plain_do_not_fall_back_to_each_other() {
@@ -196,6 +221,47 @@ fn it_reaches_the_sentinels_and_the_servers_that_they_name() {
     set.servers[0].kill();
     set.wait_for_another_primary(0);
     assert_limits(&redis);
+}
+
+/// Neither is told a password, or anything else, before it has proved who it is.
+#[test]
+fn sentinels_and_their_servers_are_both_verified() {
+    let (of_servers, of_sentinels) = (Authority::new(), Authority::new());
+    let names: Vec<String> = (0..30).map(|host| format!("127.0.0.{host}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let (server, sentinel) = (of_servers.sign(&names), of_sentinels.sign(&names));
+    // The sentinels know both.
+    let dir = tempfile::TempDir::new().expect("a directory");
+    let both = dir.path().join("both.pem");
+    let pem =
+        [&of_servers, &of_sentinels].map(|authority| std::fs::read(authority.file()).unwrap());
+    std::fs::write(&both, pem.concat()).unwrap();
+    let both = both.display().to_string();
+    let set = SentinelSet::start_as(
+        false,
+        |redis| redis.with_tls(&of_servers, &server),
+        |redis| redis.with_tls(&of_sentinels, &sentinel).with(&["--tls-ca-cert-file", &both]),
+    );
+    let addresses: Vec<String> =
+        set.sentinels.iter().map(|sentinel| format!("\"{}\"", sentinel.tls_address())).collect();
+    let trusting = |file: &str| {
+        format!(
+            "sentinels = {{ {} }}, master = \"{MASTER}\", tls = {{ ca_file = \"{file}\" }}",
+            addresses.join(", ")
+        )
+    };
+    for (authority, spoken_to) in [(&of_servers, &set.sentinels), (&of_sentinels, &set.servers)] {
+        let asked = ["role", "sentinel|masters", "sentinel"];
+        let said = || -> u64 {
+            let of_one =
+                |redis: &Redis| asked.iter().map(|command| redis.calls(command)).sum::<u64>();
+            spoken_to.iter().map(of_one).sum()
+        };
+        let before = said();
+        assert_fails(&trusting(&authority.file().display().to_string()), "certificate");
+        assert_eq!(said(), before, "it was asked all the same");
+    }
+    assert_limits(&trusting(&both));
 }
 
 #[test]
