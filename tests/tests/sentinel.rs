@@ -308,7 +308,11 @@ fn sentinels_and_servers_with_passwords_of_their_own() {
     let right = "password = \"of-the-data\", sentinel_password = \"of-the-watch\"";
     let nginx = start(&set, right);
     let swapped = "password = \"of-the-watch\", sentinel_password = \"of-the-data\"";
-    for wrong in [swapped, "password = \"of-the-data\"", "sentinel_password = \"of-the-watch\""] {
+    for (wrong, whose) in [
+        (swapped, "no sentinel answers"),
+        ("password = \"of-the-data\"", "no sentinel answers"),
+        ("sentinel_password = \"of-the-watch\"", "which Sentinel names: "),
+    ] {
         let refused = Nginx::start(&conf(&set, "100ms", wrong));
         wait_until("the reason is logged", RECOVERY, || {
             !refused.log_lines("unreachable: ").is_empty()
@@ -318,6 +322,7 @@ fn sentinels_and_servers_with_passwords_of_their_own() {
         assert_eq!(lines.len(), 1);
         let reasons = ["WRONGPASS", "NOAUTH", "authentication failed"];
         assert!(reasons.iter().any(|reason| lines[0].contains(reason)), "{lines:?}");
+        assert!(lines[0].contains(whose), "{lines:?}");
         let client = refused.client();
         assert_eq!(client.get("/closed").status, 503, "{wrong}");
         assert!(!client.get("/open").has_limit_headers());
@@ -330,6 +335,25 @@ fn sentinels_and_servers_with_passwords_of_their_own() {
     let client = nginx.client();
     wait_until("limits are back", RECOVERY, || client.get("/closed").status == 200);
     nginx.assert_calm_log();
+}
+
+/// Which of the servers it is that refuses is half of what there is to tell.
+#[test]
+fn sentinels_and_servers_with_users_of_their_own() {
+    let password = |server: Redis| server.with_password("of-the-default-user");
+    let set = SentinelSet::start_as(false, password, password);
+    let add = |servers: &[Redis], user: &str| {
+        servers.iter().for_each(|server| server.command(&format!("ACL SETUSER {user}")));
+    };
+    add(&set.sentinels, "watcher on >of-w ~* +@all");
+    add(&set.servers, "edge on >of-d ~* +@all");
+    add(&set.servers, "weak on >of-d ~* +@all -script");
+    let watcher = "sentinel_user = \"watcher\", sentinel_password = \"of-w\", password = \"of-d\"";
+    start(&set, &format!("{watcher}, user = \"edge\"")).assert_calm_log();
+    let refused = Nginx::start(&conf(&set, "100ms", &format!("{watcher}, user = \"weak\"")));
+    wait_until("the reason is logged", RECOVERY, || !refused.log_lines("NOPERM").is_empty());
+    let whose = format!("unreachable: {}:", set.servers[0].host());
+    assert_eq!(refused.log_lines(&whose).len(), 1, "{}", refused.error_log());
 }
 
 /// Sentinels that cannot be asked are passed over; one is enough.
@@ -354,7 +378,8 @@ fn a_name_that_no_sentinel_knows_fails_by_policy_and_is_told() {
         format!("sentinels = {}, master = \"nobody\", timeout = \"100ms\"", set.addresses());
     let policies = "closed = { limit = \"10/1h\", on_error = \"closed\" }";
     let nginx = Nginx::start(&Conf::on(&redis, policies).limited("/closed", "closed").stats());
-    wait_until("the name is in the log", RECOVERY, || !nginx.log_lines("nobody").is_empty());
+    let reason = "no sentinel knows \"nobody\"";
+    wait_until("the reason is in the log", RECOVERY, || !nginx.log_lines(reason).is_empty());
     assert_eq!(nginx.client().get("/closed").status, 503);
     assert_eq!(nginx.log_lines("weir: redis").len(), 1, "{}", nginx.error_log());
     nginx.assert_calm_log();
