@@ -146,3 +146,18 @@ fn attempts_come_no_faster_than_the_breaker_says() {
     // At once, after 200 ms, and then every 400 ms, less at most a quarter.
     assert!(begun.elapsed() >= Duration::from_millis(1_000), "{:?}", begun.elapsed());
 }
+
+/// An attempt that nobody answered has taken its time already.
+#[test]
+fn a_pause_begins_with_the_attempt_before_it() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("redis://{}", silent.local_addr().expect("an address"));
+    // Each attempt takes 250 ms, and none would be made for as long after it.
+    let breaker = "timeout = \"50ms\", breaker = { pause = \"250ms\", max_pause = \"250ms\" }";
+    let nginx = Nginx::start(&conf(&format!("url = \"{url}\", {breaker}")));
+    let attempts = || nginx.count("failed_attempts");
+    wait_until("the first has failed", SOON, || attempts() >= 1);
+    let (begun, first) = (Instant::now(), attempts());
+    wait_until("five more have failed", Duration::from_secs(5), || attempts() >= first + 5);
+    assert!(begun.elapsed() < Duration::from_millis(1_900), "{:?}", begun.elapsed());
+}

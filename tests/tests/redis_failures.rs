@@ -99,6 +99,10 @@ fn absent_when_nginx_starts() {
     redis.launch();
     assert_back(&nginx);
     assert_told_once(&nginx, "unreachable: ");
+    // Those that were not even queued are counted too.
+    let failed = nginx.count("decisions.error_open") + nginx.count("decisions.error_closed");
+    let told = format!("on_error decided {failed} requests meanwhile");
+    assert_eq!(nginx.log_lines(&told).len(), 1, "{told}: {}", nginx.error_log());
 }
 
 #[test]
