@@ -73,10 +73,31 @@ fn different_nodes_are_asked_in_turn() {
 
 /// The seeds may be gone, and so may all nodes but the seeds.
 #[test]
-fn without_any_connection_all_that_have_been_known_are_asked() {
+fn without_any_connection_all_that_have_been_known_are_asked_once() {
+    let mut directory = directory();
+    let hosts_of_nodes = ["a", "seed"].into_iter().zip((1..).map(NodeId));
+    hosts_of_nodes.for_each(|(host, node)| directory.enter(host, 1, node));
+    assert_eq!(hosts(directory.sources(Vec::new())), ["a", "seed"]);
+}
+
+/// The answer that is on its way may settle it.
+#[test]
+fn a_map_that_is_being_asked_for_is_not_doubted() {
+    run(async {
+        let mut directory = directory();
+        directory.ask(Instant::now(), std::iter::empty());
+        directory.doubt();
+        assert_eq!(directory.due, None);
+    });
+}
+
+#[test]
+fn a_slot_that_a_map_leaves_out_is_served_by_nobody() {
     let mut directory = directory();
     directory.enter("a", 1, NodeId(1));
-    assert_eq!(hosts(directory.sources(Vec::new())), ["a", "seed"]);
+    let map = |last| vec![Range { first: 0, last, host: "a".to_owned(), port: 1 }];
+    assert!(directory.apply(&map(9)) && directory.apply(&map(8)) && !directory.apply(&map(8)));
+    assert_eq!([8, 9].map(|slot| directory.owner(slot)), [Some(NodeId(1)), None]);
 }
 
 /// Else it would be given up and begun anew each time, and never end.
