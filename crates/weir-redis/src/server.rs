@@ -102,7 +102,7 @@ mod tests {
             ("+OK", "-CLUSTERDOWN it is", None),
         ] {
             let connected = run(async {
-                let server = server(load, unlink);
+                let (server, _) = server(load, unlink);
                 server.connect_to_write("weir:{probe}:probe", || {}).await.map(drop)
             });
             let said = connected.as_ref().err().map(error::words);

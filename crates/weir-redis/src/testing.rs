@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use redis::RedisError;
@@ -46,11 +47,16 @@ pub(crate) fn silent() -> (TcpListener, Place) {
 }
 
 /// A server that answers what a connection begins with, and nothing else: to
-/// SCRIPT LOAD and to UNLINK these replies.
-pub(crate) fn server(load: &'static str, unlink: &'static str) -> Server {
+/// SCRIPT LOAD and to UNLINK these replies. It ends with its one connection.
+pub(crate) fn server(load: &'static str, unlink: &'static str) -> (Server, JoinHandle<()>) {
     let (listener, place) = silent();
-    std::thread::spawn(move || listener.accept().map(|(stream, _)| greet(stream, load, unlink)));
-    Access::new(None, None, None, None).server(&place).expect("a server")
+    let serve = move || {
+        if let Ok((stream, _)) = listener.accept() {
+            greet(stream, load, unlink);
+        }
+    };
+    let server = Access::new(None, None, None, None).server(&place).expect("a server");
+    (server, std::thread::spawn(serve))
 }
 
 /// A server of this name, which nobody connects to.
@@ -62,7 +68,7 @@ pub(crate) fn named(name: &str) -> Server {
 
 /// A connection to a server that answers what a connection begins with.
 pub(crate) async fn connection() -> MultiplexedConnection {
-    server("+OK", ":0").connect(|| {}).await.expect("a connection")
+    server("+OK", ":0").0.connect(|| {}).await.expect("a connection")
 }
 
 /// Ends with the connection.

@@ -89,6 +89,19 @@ fn a_batch_is_a_call_for_each_slot_and_keeps_the_order_within() {
 }
 
 #[test]
+fn what_came_back_leaves_before_the_others_and_not_all_at_once() {
+    let mut node = node(server(), 1);
+    node.queue.extend(asks(1).into_iter().map(|ask| (7, ask)));
+    let half = MAX_BATCH as u64 / 2;
+    node.returned.extend([half, half, half].map(|count| Call::new(7, asks(count))));
+    let batches = [(); 3].map(|()| {
+        let (calls, _) = node.next_calls(&rules(), Instant::now());
+        calls.iter().map(|call| call.asks.len() as u64).collect::<Vec<_>>()
+    });
+    assert_eq!(batches, [vec![half, half], vec![half], vec![1]]);
+}
+
+#[test]
 fn batches_leave_on_the_connection_with_the_most_places_and_no_more_than_there_are() {
     run(async {
         let mut node = node(server(), 2);

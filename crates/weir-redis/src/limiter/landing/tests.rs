@@ -5,7 +5,7 @@ use super::*;
 use crate::limiter::scene::{self, Seen};
 use crate::rule::Operation;
 use crate::slots::Range;
-use crate::testing::{asks, connection, error_reply, named, run};
+use crate::testing::{asks, connection, error_reply, named, run, server};
 
 /// What a batch is answered by a server that has become a replica: it says of
 /// whom it would charge that it cannot, and of the others what it knows.
@@ -178,6 +178,49 @@ fn a_batch_that_is_overdue_is_a_loss() {
         limiter.give_up_overdue();
         assert_eq!((state(&limiter), seen.answered()), (State::Connecting, vec![1, 2, 3]));
         assert_eq!(limiter.desk.health.failed.load(Relaxed), 3);
+    });
+}
+
+/// A late reply would have to meet somebody.
+#[test]
+fn the_connection_of_a_batch_that_is_overdue_is_closed() {
+    run(async {
+        let mut limiter = scene::single(&Seen::default());
+        let (server, ended) = server("+OK", ":0");
+        let live = server.connect(|| {}).await.expect("a connection");
+        let node = limiter.nodes.only_mut().expect("a node");
+        node.connect(Duration::ZERO);
+        let id = node.id;
+        limiter.node_event(id, 1, Event::Connected(live, server.into()));
+        let mut asks = asks(1);
+        asks[0].deadline = Instant::now() + Duration::from_millis(5);
+        limiter.take(asks.into_iter());
+        limiter.dispatch();
+        // It is under way, with a hold on the connection.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        limiter.give_up_overdue();
+        let closed = async {
+            while !ended.is_finished() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), closed).await.expect("it is closed");
+    });
+}
+
+/// The others on it may still be answered in time.
+#[test]
+fn a_batch_is_waited_for_as_long_as_any_of_its_requests() {
+    run(async {
+        let mut limiter = scene::single(&Seen::default());
+        connect(&mut limiter, 1).await;
+        let mut asks = asks(2);
+        let (soon, later) = (Instant::now() + WITHIN, Instant::now() + 2 * WITHIN);
+        (asks[0].deadline, asks[1].deadline) = (later, soon);
+        limiter.take(asks.into_iter());
+        limiter.dispatch();
+        assert_eq!(limiter.flights.next_deadline(), Some(later));
+        assert!(limiter.flights.take_overdue(soon).is_empty());
     });
 }
 

@@ -189,6 +189,7 @@ fn servers_that_send_to_each_other_are_followed_so_often_and_no_more() {
             (call, sent) = (again, sent + 1);
         }
         assert_eq!((sent, seen.answered()), (8, vec![1]));
+        assert_eq!(limiter.desk.health.redirected.load(Relaxed), 8);
     });
 }
 
