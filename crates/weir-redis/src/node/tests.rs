@@ -155,11 +155,15 @@ fn there_are_never_connections_to_two_primaries() {
             Target::Server(server) => server.name().to_owned(),
             Target::Primary(_) => "whom Sentinel names".to_owned(),
         };
+        let watch = |node: &Node| node.watch.as_ref().map(AbortHandle::id);
+        node.connect(Duration::ZERO);
+        assert!(!node.is_elsewhere("new:1") && node.attempt.is_some(), "it is being looked for");
         assert_eq!(next(&node), "whom Sentinel names");
-        for _ in 0..2 {
-            assert_eq!(connect(&mut node, "old:1").await, Some(true));
-            assert_eq!(next(&node), "old:1");
-        }
+        assert_eq!(connect(&mut node, "old:1").await, Some(true));
+        let first_watch = watch(&node);
+        assert_eq!(next(&node), "old:1");
+        assert_eq!(connect(&mut node, "old:1").await, Some(true));
+        assert!(first_watch.is_some() && watch(&node) == first_watch, "one asks for all");
         assert_eq!(ids(&node), [1, 2]);
         assert_eq!(node.name, "main (old:1)");
         assert!(!node.is_elsewhere("old:1"));
@@ -262,6 +266,16 @@ fn a_connection_is_no_news_after_one_that_decided_nothing() {
         node.drop_all();
         assert_eq!(connect(&mut node, "r:1").await, Some(false), "the server said no");
     });
+}
+
+/// What ends one ends the others, each in its turn.
+#[test]
+fn connections_that_are_lost_together_are_one_failure() {
+    let mut node = node(server(), 3);
+    node.last_connection = 3;
+    assert_eq!([2, 1, 3].map(|id| node.is_another_failure(id)), [true, false, false]);
+    node.last_connection = 4;
+    assert!(node.is_another_failure(4));
 }
 
 /// A wait that began before the connection did is nobody's.

@@ -376,3 +376,56 @@ fn a_script_that_is_not_known_is_brought_once_and_counted_as_the_same_request() 
         assert_eq!((count(&health.batches), count(&health.batched)), (2, 1));
     });
 }
+
+/// Whatever becomes of the node that it came back to.
+#[test]
+fn what_came_back_waits_like_the_rest_and_is_answered() {
+    run(async {
+        let seen = Seen::default();
+        let mut limiter = scene::single(&seen);
+        let node = limiter.nodes.only().expect("a node").id;
+        limiter.return_to(node, Call::new(0, asks(2)));
+        assert_eq!(limiter.nodes.only().expect("a node").waiting(), 2);
+        (0..3).for_each(|_| limiter.no_connection(node));
+        limiter.dispatch();
+        assert_eq!(seen.answered(), [1, 2]);
+        assert_eq!(limiter.nodes.only().expect("a node").failed, 2);
+        limiter.return_to(NodeId(99), Call::new(0, asks(1)));
+        assert_eq!(seen.answered(), [1, 2, 1]);
+    });
+}
+
+#[test]
+fn replicas_are_left_so_often_and_no_more() {
+    run(async {
+        let seen = Seen::default();
+        let mut limiter = scene::single(&seen);
+        let node = limiter.nodes.only().expect("a node").id;
+        let from = From { node, connection: 1, current: false };
+        let mut call = Call::new(0, asks(1));
+        let mut sent = 0;
+        for _ in 0..100 {
+            limiter.refused(from, call, &error_reply("READONLY a replica"));
+            let node = limiter.nodes.only_mut().expect("a node");
+            let Some(again) = node.returned.pop_front() else { break };
+            (call, sent) = (again, sent + 1);
+        }
+        assert_eq!((sent, seen.answered()), (8, vec![1]));
+    });
+}
+
+#[test]
+fn a_primary_that_is_named_anew_is_connected_to_at_once() {
+    run(async {
+        let seen = Seen::default();
+        let mut limiter = scene::single(&seen);
+        connect(&mut limiter, 1).await;
+        let node = limiter.nodes.only().expect("a node").id;
+        limiter.node_event(node, 1, Event::Primary(Ok("new:1".to_owned())));
+        assert_eq!(state(&limiter), State::Connecting);
+        assert!(seen.lines.borrow()[0].contains("Sentinel names new:1 now"));
+        let live = Event::Connected(connection().await, named("new:1").into());
+        limiter.node_event(node, 3, live);
+        assert_eq!(state(&limiter), State::Up);
+    });
+}
