@@ -174,8 +174,8 @@ fn text(fields: &mut impl Iterator<Item = Value>) -> Result<String, MalformedRep
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rule::{Operation, Source};
-    use std::time::Instant;
+    use crate::rule::Operation;
+    use crate::testing::asks;
     use weir_core::{Limit, Policy};
 
     fn rules() -> Vec<Rule> {
@@ -186,18 +186,6 @@ mod tests {
         let limit = Limit::SlidingLog(rate.parse().expect(rate));
         let policy = Policy::new("api", vec![limit]);
         Rule::new(&policy, &policy.limits)
-    }
-
-    fn asks(count: usize) -> Vec<Ask> {
-        let ask = |ticket| Ask {
-            ticket,
-            rule: 0,
-            source: Source::Given,
-            value: b"x"[..].into(),
-            operation: Operation::Decide { cost: 1 },
-            deadline: Instant::now(),
-        };
-        (0..count as u64).map(ask).collect()
     }
 
     #[test]

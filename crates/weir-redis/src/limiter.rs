@@ -242,7 +242,9 @@ impl<O: Outlet> Limiter<O> {
         if let Some(slot) = unserved.filter(|_| directory.is_known()) {
             // Of no node's lines would this be one.
             let what = format!("by its map nobody serves slot {slot}");
-            self.desk.tell(directory.tell(0, |report, moment, _| report.complaint(moment, &what)));
+            let failed = self.desk.health.failed.load(Relaxed);
+            let told = directory.tell(failed, |report, moment, _| report.complaint(moment, &what));
+            self.desk.tell(told);
         }
     }
 
@@ -276,26 +278,25 @@ impl<O: Outlet> Limiter<O> {
 
     /// Shows whether Redis can be asked. A cluster can if any part of it can.
     fn show_state(&self) {
-        let worth_waiting = match &self.directory {
-            Some(directory) if !directory.is_known() => !directory.breaker.is_open(),
-            _ => self.nodes.iter().any(|node| node.state() != State::Down),
-        };
-        let state = if self.nodes.iter().any(|node| node.state() == State::Up) {
-            LinkState::Up
-        } else if worth_waiting {
-            LinkState::Connecting
-        } else {
-            LinkState::Down
-        };
-        self.desk.health.set_link(state);
-        let nodes_away = self.nodes.iter().filter(|node| node.state() != State::Up).count();
-        let no_map = self.directory.as_ref().is_some_and(|directory| !directory.is_known());
-        let away = nodes_away as u64 + u64::from(no_map);
-        self.desk.health.away.store(away, Relaxed);
-        if self.directory.is_some() {
-            let waiting = self.nodes.iter().map(|node| node.waiting() as u64).sum();
-            self.desk.health.waiting.store(waiting, Relaxed);
+        let (mut link, mut away, mut waiting) = (LinkState::Down, 0, 0);
+        for node in self.nodes.iter() {
+            match node.state() {
+                State::Up => link = LinkState::Up,
+                State::Connecting if link == LinkState::Down => link = LinkState::Connecting,
+                State::Connecting | State::Down => {}
+            }
+            away += u64::from(node.state() != State::Up);
+            waiting += node.waiting() as u64;
         }
+        if let Some(directory) = self.directory.as_ref().filter(|directory| !directory.is_known()) {
+            away += 1;
+            if !directory.breaker.is_open() {
+                link = LinkState::Connecting;
+            }
+        }
+        self.desk.health.set_link(link);
+        self.desk.health.away.store(away, Relaxed);
+        self.desk.health.waiting.store(waiting, Relaxed);
     }
 
     fn next_chore(&self) -> Option<Instant> {

@@ -205,7 +205,6 @@ impl Node {
     pub(crate) fn decided(&mut self, id: ConnectionId) {
         if let Some(live) = self.live.iter_mut().find(|live| live.id == id) {
             live.has_decided = true;
-            self.doubtful = false;
             self.breaker.succeeded();
             // Of older ones it says nothing about whether another can be had.
             if id > self.last_fruitless {
@@ -214,20 +213,19 @@ impl Node {
         }
     }
 
-    /// A connection to ask something else on, and the server's name.
+    /// A connection to ask something else on.
     pub(crate) fn any_connection(&self) -> Option<MultiplexedConnection> {
         self.live.first().map(|live| live.connection.clone())
     }
 
     /// What there is to tell of it, `failed` being the requests left to
-    /// `on_error`. The report is told also whether the breaker is open.
+    /// `on_error`: see [`Report::tell`].
     pub(crate) fn tell(
         &mut self,
         failed: u64,
         tell: impl FnOnce(&mut Report, Moment<'_>, bool) -> Option<String>,
     ) -> Option<String> {
-        let moment = Moment { name: &self.name, now: Instant::now(), failed };
-        tell(&mut self.report, moment, self.breaker.is_open())
+        self.report.tell(&self.name, failed, self.breaker.is_open(), tell)
     }
 
     /// When there is something to tell that nothing happens for.

@@ -50,6 +50,18 @@ pub(crate) struct Moment<'a> {
 }
 
 impl Report {
+    /// Has `tell` look at this moment, which it is also told whether the breaker
+    /// is open.
+    pub(crate) fn tell(
+        &mut self,
+        name: &str,
+        failed: u64,
+        open: bool,
+        tell: impl FnOnce(&mut Self, Moment<'_>, bool) -> Option<String>,
+    ) -> Option<String> {
+        tell(self, Moment { name, now: Instant::now(), failed }, open)
+    }
+
     /// A connection was lost, with requests that waited on it or that the server
     /// could not decide. `open`: that opened the breaker.
     pub(crate) fn lost(&mut self, moment: Moment<'_>, why: &str, open: bool) -> Option<String> {

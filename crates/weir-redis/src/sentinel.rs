@@ -46,7 +46,6 @@ impl Sentinels {
             Place::Unix(_) => None,
         });
         let mut builder = SentinelClientBuilder::new(places, master, SentinelServerType::Master)?
-            .set_client_to_redis_db(access.settings.db())
             .set_client_to_redis_protocol(ProtocolVersion::RESP3)
             .set_client_to_redis_tcp_settings(tcp())
             .set_client_to_sentinel_tcp_settings(tcp());

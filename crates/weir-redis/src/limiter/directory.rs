@@ -243,11 +243,10 @@ impl Directory {
         self.servers.iter().map(|(place, server)| (place.clone(), server.clone()))
     }
 
-    /// Takes note of the answer. `None`: the map is as it was.
-    pub(super) fn answered(&mut self, found: &Found) -> bool {
+    /// Takes note that the question has been answered.
+    pub(super) fn answered(&mut self, found: &Found) {
         self.asking = None;
         self.known |= found.is_ok();
-        found.is_ok()
     }
 
     /// Enters a map whose servers are all known; whether that changed anything.
@@ -277,15 +276,14 @@ impl Directory {
             .collect()
     }
 
-    /// What there is to tell of the first map. The report is told also whether
-    /// the breaker is open.
+    /// What there is to tell of the map, `failed` being the requests left to
+    /// `on_error`: see [`Report::tell`].
     pub(super) fn tell(
         &mut self,
         failed: u64,
         tell: impl FnOnce(&mut Report, Moment<'_>, bool) -> Option<String>,
     ) -> Option<String> {
-        let moment = Moment { name: &self.name, now: Instant::now(), failed };
-        tell(&mut self.report, moment, self.breaker.is_open())
+        self.report.tell(&self.name, failed, self.breaker.is_open(), tell)
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Health {
     pub redirected: AtomicU64,
     /// Servers that cannot be asked now; of a cluster without a map, the cluster.
     pub away: AtomicU64,
-    /// Requests that wait for a node of a cluster, beside the queue.
+    /// Requests that wait for a server, beside those in the queue.
     pub waiting: AtomicU64,
     /// Requests that were left to `on_error`, those not even queued included.
     pub failed: AtomicU64,
