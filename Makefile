@@ -26,17 +26,18 @@ run: setup stage ## Start Redis and nginx with nginx/nginx.conf on port 8080; Ct
 test: setup stage ## Run every test, on a real nginx and a real Redis
 	$(CARGO) test --workspace --locked -- --test-threads=1
 
-torture: setup stage ## Run the loops of failures that take minutes
-	$(CARGO) test --locked -p weir-tests --test sentinel --test cluster -- \
-		--ignored --nocapture --test-threads=1
+torture: setup stage ## Run the loops of make test that a minute each makes harder
+	WEIR_TORTURE=1 $(CARGO) test --locked -p weir-tests --test sentinel --test cluster -- \
+		failovers_in_a_row slots_that_move_back_and_forth --nocapture --test-threads=1
 
 memcheck: setup stage ## Run nginx under valgrind through failures and reloads (a minute or two)
 	@./scripts/setup.sh valgrind
-	$(CARGO) test --locked -p weir-tests --test memcheck -- --ignored --nocapture --test-threads=1
+	$(CARGO) test --locked -p weir-tests --test memcheck -- --nocapture --test-threads=1
 
 check: setup ## Check formatting, lints, the Lua files and docker-compose.yml
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p weir-tests --test memcheck --locked -- -D warnings
 	@./scripts/check.sh
 
 build: ## Build the library

@@ -44,6 +44,11 @@ pub use traffic::{Asked, Traffic};
 
 use std::time::{Duration, Instant};
 
+/// Whether loops are to go on for long, as `make torture` has them.
+pub fn is_torture() -> bool {
+    std::env::var_os("WEIR_TORTURE").is_some()
+}
+
 /// Waits until `condition` holds; panics after `limit`, naming what was
 /// waited for.
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) -> Duration {

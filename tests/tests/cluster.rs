@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use weir_tests::cluster::{slot, slot_of};
-use weir_tests::{Asked, Client, Cluster, Conf, Nginx, Redis, Traffic, in_parallel, wait_until};
+use weir_tests::{
+    Asked, Client, Cluster, Conf, Nginx, Redis, Traffic, in_parallel, is_torture, wait_until,
+};
 
 /// Longer than what the machine does to a shard that is well.
 const TIMEOUT: &str = "300ms";
@@ -362,9 +364,10 @@ fn keys_are_in_the_slots_that_these_tests_take_them_for() {
     assert_eq!(slot_of("alice"), slot("weir:{=alice}:api:log:1m"));
 }
 
+/// For a few seconds; under `make torture` for a minute.
 #[test]
-#[ignore = "takes a minute; make torture runs it"]
-fn slots_that_move_back_and_forth_for_a_minute_fail_nobody_and_exceed_no_limit() {
+fn slots_that_move_back_and_forth_fail_nobody_and_exceed_no_limit() {
+    let span = Duration::from_secs(if is_torture() { 60 } else { 5 });
     let cluster = Cluster::start();
     let nginx = start(&cluster);
     let keys = Cluster::keys_of(0, 12);
@@ -376,7 +379,7 @@ fn slots_that_move_back_and_forth_for_a_minute_fail_nobody_and_exceed_no_limit()
     let (traffic, moves) = Traffic::during(nginx.port(), &paths, |_| {
         let begun = Instant::now();
         let mut moves = 0;
-        while begun.elapsed() < Duration::from_secs(60) {
+        while begun.elapsed() < span {
             for key in &keys {
                 let slot = slot_of(key);
                 let (from, to) = (moves / keys.len() % 3, (moves / keys.len() + 1) % 3);

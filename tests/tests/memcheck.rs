@@ -226,7 +226,6 @@ fn wait_until_limited(nginx: &Nginx) {
 }
 
 #[test]
-#[ignore = "slow; make memcheck runs it"]
 fn no_access_is_invalid_and_nothing_is_lost() {
     let mut redis = Redis::start();
     let conf = conf(&redis);
@@ -293,7 +292,6 @@ fn no_access_is_invalid_and_nothing_is_lost() {
 
 /// With requests that wait, and nobody who waits for them.
 #[test]
-#[ignore = "slow; make memcheck runs it"]
 fn an_end_at_once_is_none_in_the_middle_of_anything() {
     let redis = Redis::start();
     let memcheck = Memcheck::start(&conf(&redis));

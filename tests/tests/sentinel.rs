@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use weir_tests::sentinel_set::MASTER;
-use weir_tests::{Asked, Client, Conf, Nginx, Redis, SentinelSet, Traffic, wait_until};
+use weir_tests::{Asked, Client, Conf, Nginx, Redis, SentinelSet, Traffic, is_torture, wait_until};
 
 /// The timeout of 100 ms, and what is allowed on top.
 const DEADLINE: Duration = Duration::from_millis(150);
@@ -135,11 +135,10 @@ fn a_demoted_primary_that_keeps_its_connections_is_left() {
         (new, calls)
     });
     assert_by_policy(&traffic);
-    // A call may carry requests of several clients, and each says READONLY.
-    let (calls, told) =
-        (set.servers[0].calls("evalsha") - calls, set.servers[0].errors("READONLY"));
-    println!("{calls} calls with {told} READONLY on 3 connections");
-    assert!(told > 0 && calls <= 3, "{calls} calls on 3 connections");
+    let calls = set.servers[0].calls("evalsha") - calls;
+    println!("{calls} calls on 3 connections after it was demoted");
+    assert!((1..=3).contains(&calls), "{calls} calls on 3 connections");
+    assert!(!nginx.log_lines(" lost: READONLY").is_empty(), "{}", nginx.error_log());
     assert_eq!(edges(&set.servers[0]), 0, "a connection to a replica is still used");
     let before = held(&set.servers[new], "closed");
     assert_eq!(nginx.client().get("/closed").status, 200);
@@ -410,13 +409,14 @@ fn sentinels_that_are_gone_are_told_of_before_they_are_needed() {
     wait_until("limits begin", Duration::from_secs(5), || client.get("/closed").status == 200);
 }
 
+/// Two; under `make torture` ten.
 #[test]
-#[ignore = "takes a minute; make torture runs it"]
-fn ten_failovers_in_a_row_end_with_limits() {
+fn failovers_in_a_row_end_with_limits() {
+    let failovers = if is_torture() { 10 } else { 2 };
     let mut set = SentinelSet::start();
     let nginx = start(&set, "");
     let (traffic, ()) = Traffic::during(nginx.port(), &paths(), |traffic| {
-        for _ in 0..10 {
+        for _ in 0..failovers {
             // A replica that has just come back is news to them.
             wait_until("they agree", Duration::from_secs(10), || set.named().is_some());
             let old = set.named().expect("they agree");
@@ -432,6 +432,6 @@ fn ten_failovers_in_a_row_end_with_limits() {
     println!("{} requests, the slowest {slowest:?}", traffic.count(|_| true));
     // Short ones are not told one by one.
     let [lost, back] = [" lost: ", "is back after"].map(|text| nginx.log_lines(text).len());
-    assert!(lost == back && (5..=10).contains(&back), "{}", nginx.error_log());
+    assert!(lost == back && (1..=failovers).contains(&back), "{}", nginx.error_log());
     nginx.assert_calm_log();
 }
