@@ -73,6 +73,19 @@ fn a_bucket_in_debt_keeps_it() {
     assert_eq!(numbers(), [at(12_000) as f64, 4.0, 5_000_000.0]);
 }
 
+/// While the clock is behind, no wait is longer than the whole bucket takes: of
+/// one without debt that is the burst, whatever debt there was under another.
+#[test]
+fn a_charge_that_fits_ends_the_debt_of_a_smaller_burst() {
+    let (_redis, mut script) = each(&["bucket 10/10s 3", "bucket 10/10s 1"]);
+    assert!(script.decide(at(1_000), 0, "client", 1).allowed);
+    let in_debt = script.charge(at(1_000), 1, "client", 1).expect("a verdict").limits[0];
+    assert_eq!(in_debt.reset, Duration::from_secs(2));
+    let charged = script.decide(at(500), 0, "client", 1);
+    assert!(charged.allowed);
+    assert_eq!(charged.limits[0].reset, Duration::from_secs(3));
+}
+
 /// What would take longer than 366 days ends there.
 #[test]
 fn counts_and_debts_end_somewhere() {

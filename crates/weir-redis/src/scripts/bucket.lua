@@ -120,7 +120,9 @@ local function bucket(limit, window, burst, afterwards)
     end
 
 
+    -- Charges what fits in the burst, and so leaves no debt.
     local function charge(key, cost)
+        most = nil
         owed = owed + cost
         missing, part = owed, owed_part
         if missing >= burst then
