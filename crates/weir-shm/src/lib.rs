@@ -6,7 +6,16 @@
 //! or Lua.
 
 mod counters;
+mod denials;
+mod layout;
+mod lock;
 mod mapping;
+mod moment;
 mod registry;
+mod shard;
+mod store;
 
 pub use counters::Counters;
+pub use denials::Epoch;
+pub use moment::{Moment, Uptime};
+pub use store::{Failure, MemoryUsage, Opened, Store, Tag, Terms};

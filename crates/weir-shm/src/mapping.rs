@@ -57,10 +57,6 @@ impl Mapping {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// `count` values from byte `offset` on.
     ///
     /// # Panics

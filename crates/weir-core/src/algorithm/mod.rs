@@ -112,6 +112,27 @@ impl State {
         }
     }
 
+    /// Appends what a store must keep of it.
+    pub fn write(&self, words: &mut Vec<u64>) {
+        match self {
+            Self::Log(log) => log.write(words),
+            Self::Counter(counter) => counter.write(words),
+            Self::Bucket(bucket) => bucket.write(words),
+            Self::Quota(counter) => counter.write(words),
+        }
+    }
+
+    /// What [`write`](Self::write) wrote of a state of this limit; `None` for what
+    /// it cannot have written.
+    pub fn read(limit: &Limit, words: &[u64]) -> Option<Self> {
+        match limit {
+            Limit::SlidingLog(_) | Limit::CompactLog(_) => SlidingLog::read(words).map(Self::Log),
+            Limit::SlidingCounter(_) => SlidingCounter::read(words).map(Self::Counter),
+            Limit::TokenBucket(_) => TokenBucket::read(words).map(Self::Bucket),
+            Limit::Quota(_) => QuotaCounter::read(words).map(Self::Quota),
+        }
+    }
+
     /// [`Ledger::look`].
     ///
     /// # Panics

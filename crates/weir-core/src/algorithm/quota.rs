@@ -43,6 +43,15 @@ pub struct QuotaCounter {
 }
 
 impl QuotaCounter {
+    pub(super) fn write(&self, words: &mut Vec<u64>) {
+        words.extend([self.start.as_micros(), self.count]);
+    }
+
+    pub(super) fn read(words: &[u64]) -> Option<Self> {
+        let &[start, count] = words else { return None };
+        Some(Self { start: Timestamp::from_micros(start), count })
+    }
+
     /// The count as it stands at `now`.
     fn at(&self, quota: Quota, now: Timestamp) -> Self {
         let start = quota.period().start(now);

@@ -50,6 +50,15 @@ pub struct SlidingCounter {
 }
 
 impl SlidingCounter {
+    pub(super) fn write(&self, words: &mut Vec<u64>) {
+        words.extend([self.start.as_micros(), self.current, self.previous]);
+    }
+
+    pub(super) fn read(words: &[u64]) -> Option<Self> {
+        let &[start, current, previous] = words else { return None };
+        Some(Self { start: Timestamp::from_micros(start), current, previous })
+    }
+
     /// The counts as they stand at `now`.
     fn at(&self, rate: Rate, now: Timestamp) -> Self {
         let window = micros(rate.window());

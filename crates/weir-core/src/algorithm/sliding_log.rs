@@ -53,6 +53,15 @@ impl SlidingLog {
         self.entries.is_empty()
     }
 
+    pub(super) fn write(&self, words: &mut Vec<u64>) {
+        words.extend(self.entries.iter().map(|entry| entry.as_micros()));
+    }
+
+    pub(super) fn read(words: &[u64]) -> Option<Self> {
+        let entries = words.iter().map(|&micros| Timestamp::from_micros(micros)).collect();
+        Some(Self { entries })
+    }
+
     /// Which entries count at `now`.
     fn live(&self, rate: Rate, now: Timestamp) -> Range<usize> {
         let skew = clock_skew(rate.window());

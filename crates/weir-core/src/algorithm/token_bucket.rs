@@ -63,6 +63,17 @@ impl TokenBucket {
         self.debt
     }
 
+    pub(super) fn write(&self, words: &mut Vec<u64>) {
+        let (low, high) = (self.missing as u64, (self.missing >> 64) as u64);
+        words.extend([self.at.as_micros(), low, high, self.debt]);
+    }
+
+    pub(super) fn read(words: &[u64]) -> Option<Self> {
+        let &[at, low, high, debt] = words else { return None };
+        let missing = u128::from(high) << 64 | u128::from(low);
+        Some(Self { at: Timestamp::from_micros(at), missing, debt })
+    }
+
     /// What is missing at `now` of a bucket of which at most `size` was missing.
     fn missing_at(&self, terms: BucketRate, now: Timestamp, size: u128) -> u128 {
         if self.is_of_another_clock(terms, now) {
