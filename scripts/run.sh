@@ -1,7 +1,7 @@
 #!/bin/sh
-# Starts a Redis of its own and nginx with nginx/nginx.conf, in the foreground;
-# Ctrl-C stops both. Called by `make run`. CONF names another nginx.conf,
-# REDIS_PORT another port for Redis.
+# Starts nginx with nginx/nginx.conf in the foreground, and with STORE=redis a Redis
+# of its own; Ctrl-C stops both. Called by `make run`. CONF names another nginx.conf,
+# which gets a Redis unless STORE=memory; REDIS_PORT another port for Redis.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -11,6 +11,18 @@ redis=${REDIS_SERVER:-redis-server}
 redis_port=${REDIS_PORT:-16379}
 # nginx would look for a relative path in its prefix.
 conf=$(realpath -e "${CONF:-$top/nginx/nginx.conf}")
+if [ "$conf" = "$top/nginx/nginx.conf" ]; then
+    store=${STORE:-memory}
+else
+    store=${STORE:-redis}
+fi
+case $store in
+    memory | redis) ;;
+    *)
+        echo "STORE=$store: must be memory or redis" >&2
+        exit 1
+        ;;
+esac
 port=$(sed -nE 's/^ *listen ([^ ;]*:)?([0-9]+)[; ].*/\2/p' "$conf" | head -n 1)
 url=http://127.0.0.1:$port
 dir=$(mktemp -d)
@@ -68,19 +80,23 @@ fi
 
 # Each in a session of its own: Ctrl-C is this script's to handle, so that
 # nginx quits with its requests done and Redis stays until then.
-setsid "$redis" --port "$redis_port" --bind 127.0.0.1 --save '' --appendonly no \
-    --dir "$dir" --loglevel notice >"$dir/redis.log" 2>&1 &
-redis_pid=$!
-ready "$redis_pid" grep -q 'Ready to accept connections' "$dir/redis.log" || {
-    echo "Redis did not start on port $redis_port (REDIS_PORT sets another):" >&2
-    cat "$dir/redis.log" >&2
-    exit 1
-}
+unset REDIS_URL
+if [ "$store" = redis ]; then
+    setsid "$redis" --port "$redis_port" --bind 127.0.0.1 --save '' --appendonly no \
+        --dir "$dir" --loglevel notice >"$dir/redis.log" 2>&1 &
+    redis_pid=$!
+    ready "$redis_pid" grep -q 'Ready to accept connections' "$dir/redis.log" || {
+        echo "Redis did not start on port $redis_port (REDIS_PORT sets another):" >&2
+        cat "$dir/redis.log" >&2
+        exit 1
+    }
+    export REDIS_URL="redis://127.0.0.1:$redis_port/0"
+fi
 
 # nginx's prefix: its files go there, and $prefix/lualib is Weir.
 mkdir "$dir/logs"
 ln -s "$top/target/stage/lualib" "$dir/lualib"
-REDIS_URL="redis://127.0.0.1:$redis_port/0" setsid "$nginx" -p "$dir" -c "$conf" \
+setsid "$nginx" -p "$dir" -c "$conf" \
     -e stderr -g "daemon off; pid $dir/nginx.pid; $modules" &
 nginx_pid=$!
 # It writes its pid once it has its ports, and has answered what is wrong by then.
@@ -96,7 +112,7 @@ if [ "$conf" != "$top/nginx/nginx.conf" ]; then
 fi
 cat <<TEXT
 
-Weir runs on $url (Ctrl-C stops it). Try:
+Weir runs on $url, limits in $store (Ctrl-C stops it). Try:
 
   curl -i $url/api/hello
   for i in 1 2 3 4 5 6; do curl -si $url/login | grep -E 'HTTP|Retry|RateLimit'; echo; done

@@ -98,6 +98,10 @@ function _M.setup(config)
     policies = checked:policies()
     timeout = checked:timeout()
     decision.configure(engine, timeout)
+    local notice = checked:notice()
+    if notice then
+        log(ERR, "weir: ", notice)
+    end
     for name, policy in pairs(policies) do
         policy.logged_at = {}
         if not policy.key then
@@ -217,7 +221,9 @@ end
 -- check(policy, opts): the same decision as a table, answering nothing:
 -- allowed; name, limit, remaining, retry_after, reset (seconds, fractions kept;
 -- retry_after is nil if there is nothing to wait for) of the tightest limit, the
--- same of each in the list `limits`; and source: "redis"; "exempt", without
+-- same of each in the list `limits`; and source: "redis", "memory" (this host's,
+-- where there is no Redis), "remembered" (a refusal that Redis gave before), "local"
+-- (this host's, under on_error, with the reason in `reason`); "exempt", without
 -- numbers; or "on_error", without numbers and with the reason in `reason`. Of a
 -- dry run allowed is true; would_refuse tells what it would be. Counts at each
 -- call.
@@ -226,7 +232,7 @@ function _M.check(name, opts)
     local phase = get_phase()
     if not WAITING_PHASES[phase] then
         journal.no_decision(policy, "bad_phase", "nothing can be waited for in " .. phase)
-        local is_open = policy.on_error == "open" or policy.dry_run
+        local is_open = policy.on_error ~= "closed" or policy.dry_run
         journal.count(is_open and "error_open" or "error_closed")
         return { allowed = is_open, source = "on_error", reason = "bad_phase" }
     end
@@ -242,7 +248,8 @@ function _M.check(name, opts)
         return { allowed = outcome == "error_open", source = "on_error", reason = reason }
     end
     local told = made.values[1]
-    told.source = "redis"
+    told.source = made.origin
+    told.reason = reason
     if outcome == "dry_run_denied" then
         told.allowed, told.would_refuse = true, true
     end

@@ -8,6 +8,7 @@ mod answers;
 mod clients;
 mod fields;
 mod limits;
+mod memory;
 mod policy;
 mod redis;
 mod secret;
@@ -17,6 +18,8 @@ use crate::identity::{MIN_SECRET, Secret};
 use crate::{ConfigError, Policy};
 
 use fields::Fields;
+pub use memory::MemoryConfig;
+use memory::Sharing;
 pub use redis::{Breaker, Deployment, MAX_CONNECTIONS, MAX_DATABASE, RedisConfig, Tls};
 pub use secret::{ReadSecret, SecretSource, SecretString};
 pub use value::Value;
@@ -30,8 +33,11 @@ pub const MAX_RUNTIME_DIR: usize = 70;
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the decisions are made.
-    pub redis: RedisConfig,
+    /// Where the decisions are made. `None`: in the memory that the workers of the
+    /// host share.
+    pub redis: Option<RedisConfig>,
+    /// That memory.
+    pub memory: MemoryConfig,
     /// Where a worker puts the socket over which it wakes itself. `None`: the
     /// first writable of `$TMPDIR`, `/dev/shm` and `/tmp`.
     pub runtime_dir: Option<String>,
@@ -44,8 +50,16 @@ pub struct Config {
 impl Config {
     /// Checks a whole configuration. `read` reads secrets that lie elsewhere.
     pub fn check(config: Value, read: ReadSecret) -> Result<Self, ConfigError> {
-        let mut fields = Fields::of("", config, &["redis", "runtime_dir", "secret", "policies"])?;
-        let redis = RedisConfig::check(fields.required("redis")?, read)?;
+        let mut fields = Fields::of("", config, &FIELDS)?;
+        let store = store(&mut fields)?;
+        let redis =
+            fields.take("redis").map(|redis| RedisConfig::check(redis, read)).transpose()?;
+        if redis.is_none() && store == Some(Store::Redis) {
+            return Err(fields.missing("redis", "a table, since store is \"redis\""));
+        }
+        let redis = redis.filter(|_| store != Some(Store::Memory));
+        let memory = MemoryConfig::check(fields.take("memory"))?;
+        let sharing = Sharing::read(&mut fields, Sharing::default())?;
         let runtime_dir = fields.string("runtime_dir")?;
         if let Some(dir) = &runtime_dir
             && !dir.starts_with('/')
@@ -57,7 +71,7 @@ impl Config {
             return Err(ConfigError::new("runtime_dir", problem));
         }
         let secret = secret::read(&mut fields, "secret", read)?;
-        let policies = policy::all(fields.required("policies")?)?;
+        let policies = policy::all(fields.required("policies")?, sharing)?;
         if secret.is_none()
             && let Some(policy) = policies.iter().find(|policy| policy.hash_keys)
         {
@@ -73,7 +87,38 @@ impl Config {
                 fields.wrong("secret", format!("must be at least {MIN_SECRET} bytes long"))
             })
         });
-        Ok(Self { redis, runtime_dir, secret: secret.transpose()?, policies })
+        Ok(Self { redis, memory, runtime_dir, secret: secret.transpose()?, policies })
+    }
+}
+
+/// The fields of a configuration.
+const FIELDS: [&str; 8] = [
+    "store",
+    "redis",
+    "memory",
+    "local_share",
+    "remember_denials",
+    "runtime_dir",
+    "secret",
+    "policies",
+];
+
+/// Where the operator says that decisions are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Redis,
+    Memory,
+}
+
+fn store(fields: &mut Fields) -> Result<Option<Store>, ConfigError> {
+    match fields.string("store")?.as_deref() {
+        None => Ok(None),
+        Some("redis") => Ok(Some(Store::Redis)),
+        Some("memory") => Ok(Some(Store::Memory)),
+        Some(other) => {
+            let problem = format!("{other:?}: must be \"redis\" or \"memory\"");
+            Err(fields.wrong("store", problem))
+        }
     }
 }
 

@@ -22,6 +22,7 @@ pub mod period;
 pub mod policy;
 pub mod rate;
 pub mod refusal;
+pub mod size;
 pub mod structured;
 pub mod template;
 pub mod time;

@@ -41,6 +41,28 @@ impl Limit {
         }
     }
 
+    /// The part of it that each of so many edges (from 1) decides by itself: its
+    /// numbers divided by theirs and rounded down, but at least 1.
+    pub fn share(&self, edges: u64) -> Self {
+        let part = |number: u64| (number / edges).max(1);
+        match self {
+            Self::SlidingLog(rate) => Self::SlidingLog(rate.with_limit(part(rate.limit()))),
+            Self::CompactLog(rate) => Self::CompactLog(rate.with_limit(part(rate.limit()))),
+            Self::SlidingCounter(rate) => Self::SlidingCounter(rate.with_limit(part(rate.limit()))),
+            Self::Quota(quota) => {
+                Self::Quota(Quota { limit: part(quota.limit), period: quota.period })
+            }
+            Self::TokenBucket(terms) => {
+                let rate = terms.rate.with_limit(part(terms.rate.limit()));
+                // Rounded down, the rate may no longer refill it in time.
+                let longest = u128::from(time::micros(MAX_WINDOW)) * u128::from(rate.limit());
+                let most = longest / rate.window().as_micros();
+                let burst = part(terms.burst).min(u64::try_from(most).unwrap_or(u64::MAX));
+                Self::TokenBucket(BucketRate { rate, burst })
+            }
+        }
+    }
+
     /// The most units that one request may cost: one of more is refused, and
     /// told no wait.
     pub fn max_cost(&self) -> u64 {
@@ -237,6 +259,27 @@ mod tests {
         assert_eq!(slowest.refill(), MAX_WINDOW);
         let fastest = BucketRate::new(rate("9007199254740991/1ms"), 1).expect("a fast bucket");
         assert_eq!(fastest.refill(), Duration::from_micros(1));
+    }
+
+    #[test]
+    fn a_share_is_a_part_of_every_number_and_never_nothing() {
+        let rate = |text: &str| text.parse::<Rate>().expect(text);
+        let bucket =
+            |text, burst| Limit::TokenBucket(BucketRate::new(rate(text), burst).expect("a bucket"));
+        let quota = |text: &str| Limit::Quota(text.parse().expect("a quota"));
+        for (limit, edges, share) in [
+            (Limit::SlidingLog(rate("100/1m")), 1, Limit::SlidingLog(rate("100/1m"))),
+            (Limit::SlidingLog(rate("100/1m")), 3, Limit::SlidingLog(rate("33/1m"))),
+            (Limit::CompactLog(rate("5/1m")), 8, Limit::CompactLog(rate("1/1m"))),
+            (Limit::SlidingCounter(rate("9/1s")), 2, Limit::SlidingCounter(rate("4/1s"))),
+            (bucket("10/1s", 40), 4, bucket("2/1s", 10)),
+            (quota("100000/month"), 10, quota("10000/month")),
+            // Seven in 5/3 of a window, and two in two windows: too long by now.
+            (bucket("5/230d", 7), 3, bucket("1/230d", 1)),
+        ] {
+            assert_eq!(limit.share(edges), share, "{limit:?} by {edges}");
+            assert_eq!(share.key_suffix(), limit.key_suffix());
+        }
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub enum OnError {
     Open,
     /// It is answered with the policy's error status.
     Closed,
+    /// It is decided in the memory that the workers of the host share, under this
+    /// host's part of the limits. Where that cannot be either, it passes.
+    Local,
 }
 
 impl OnError {
@@ -66,6 +69,7 @@ impl OnError {
         match self {
             OnError::Open => "open",
             OnError::Closed => "closed",
+            OnError::Local => "local",
         }
     }
 }
@@ -156,6 +160,10 @@ pub struct Policy {
     pub on_error: OnError,
     /// The status under [`OnError::Closed`], 400 to 599.
     pub error_status: u16,
+    /// How many edges share its limits under [`OnError::Local`]: 1 to 10,000.
+    pub local_share: u64,
+    /// Whether refusals are remembered on the host until their waits are over.
+    pub remember_denials: bool,
     /// What clients are told.
     pub answers: Answers,
 }
@@ -179,6 +187,8 @@ impl Policy {
             dry_run: false,
             on_error: OnError::Open,
             error_status: 503,
+            local_share: 1,
+            remember_denials: true,
             answers: Answers::default(),
         }
     }

@@ -63,6 +63,11 @@ impl Rate {
         Ok(Self { limit, window: Duration::from_millis(millis) })
     }
 
+    /// The same window with so many units, from 1 to [`MAX_LIMIT`].
+    pub(crate) const fn with_limit(self, limit: u64) -> Self {
+        Self { limit, window: self.window }
+    }
+
     /// Units per window, from 1 to [`MAX_LIMIT`].
     pub const fn limit(self) -> u64 {
         self.limit

@@ -16,8 +16,29 @@ pub(crate) enum Form {
     Table,
 }
 
-/// An answer as Lua takes it: `ticket, nil, reason` where there is no decision,
-/// else `ticket, allowed, at, remaining, retry_after, violated, ...`.
+impl Default for Form {
+    fn default() -> Self {
+        Self::Headers { partition_key: Vec::new() }
+    }
+}
+
+impl Form {
+    /// Whether it is the one by default.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Self::Headers { partition_key } if partition_key.is_empty())
+    }
+}
+
+/// An answer of the I/O thread as Lua takes it: `ticket, nil, reason` where there
+/// is no decision, else `ticket` and what [`Told`] says.
+pub(crate) struct LuaAnswer<'a> {
+    pub(crate) answer: Answer,
+    pub(crate) presenter: &'a Presenter,
+    pub(crate) form: Form,
+}
+
+/// A decision as Lua takes it:
+/// `allowed, at, remaining, retry_after, violated, ...`.
 ///
 /// `at` is when it was decided, in microseconds since the epoch; `remaining` the
 /// units left of the tightest limit; `retry_after` in whole seconds, as text, nil
@@ -27,8 +48,8 @@ pub(crate) enum Form {
 /// the tightest limit `name`, `limit`, `remaining`, `retry_after` (nil if there is
 /// none) and `reset`, times in seconds, the same of each in `limits`, and
 /// `allowed`.
-pub(crate) struct LuaAnswer<'a> {
-    pub(crate) answer: Answer,
+pub(crate) struct Told<'a> {
+    pub(crate) decided: Decided,
     pub(crate) presenter: &'a Presenter,
     pub(crate) form: Form,
 }
@@ -36,15 +57,26 @@ pub(crate) struct LuaAnswer<'a> {
 impl IntoLuaMulti for LuaAnswer<'_> {
     fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
         let Self { answer: Answer { ticket, outcome, .. }, presenter, form } = self;
-        let Decided { at, verdict } = match outcome {
+        let decided = match outcome {
             Ok(decided) => decided,
             Err(failure) => return (ticket, LuaNil, failure.word()).into_lua_multi(lua),
         };
-        let Some(tightest) = verdict.tightest_index() else {
+        if decided.verdict.limits.is_empty() {
             // A policy has limits, so a verdict has too; but an answer that
             // says nothing must not become a decision.
             return (ticket, LuaNil, "malformed_reply").into_lua_multi(lua);
-        };
+        }
+        let mut told = Told { decided, presenter, form }.into_lua_multi(lua)?;
+        told.push_front(ticket.into_lua(lua)?);
+        Ok(told)
+    }
+}
+
+impl IntoLuaMulti for Told<'_> {
+    fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
+        let Self { decided: Decided { at, verdict }, presenter, form } = self;
+        let tightest = verdict.tightest_index().unwrap_or_default();
+        let remaining = verdict.tightest().map_or(0, |standing| standing.remaining);
         let values = match form {
             Form::Headers { partition_key } => {
                 let values = presenter.values(&verdict, &partition_key).into_iter();
@@ -55,10 +87,9 @@ impl IntoLuaMulti for LuaAnswer<'_> {
             }
         };
         (
-            ticket,
             verdict.allowed,
             at.as_micros(),
-            verdict.limits[tightest].remaining,
+            remaining,
             fields::retry_after(&verdict).map(|wait| wait.to_string()),
             (!verdict.allowed).then(|| presenter.violated(&verdict).collect::<Vec<_>>().join(",")),
             LuaVariadic::from_iter(values),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mlua::BString;
 use mlua::prelude::*;
@@ -15,8 +15,10 @@ use weir_core::rate::MAX_LIMIT;
 use weir_core::refusal::{Media, Reason, Refusal};
 use weir_core::{Config, ConfigError, Limit, Timestamp};
 use weir_redis::{Ask, Deployment, Health, Operation, Rule, Source};
+use weir_shm::Tag;
 
-use crate::answer::{Form, LuaAnswer};
+use crate::answer::{Form, LuaAnswer, Told};
+use crate::host::{self, Host, Part, Sent};
 use crate::policies::Terms;
 use crate::worker::{self, Worker};
 use crate::{lua_config, policies, secrets};
@@ -32,40 +34,100 @@ const NOBODY: u64 = 0;
 /// in the worker.
 pub(crate) struct Engine {
     config: Config,
-    deployment: Deployment,
+    /// `None` where there is no Redis.
+    deployment: Option<Deployment>,
+    host: Host,
     rules: Arc<[Rule]>,
     /// In the order of `rules`.
     terms: Vec<Terms>,
     worker: RefCell<Option<Worker>>,
     last_ticket: Cell<u64>,
-    /// The tickets whose answers have another form than headers alone.
-    forms: RefCell<HashMap<u64, Form>>,
+    /// What is under way, by ticket, where the answer alone does not tell what to do
+    /// with it.
+    under_way: RefCell<HashMap<u64, UnderWay>>,
+}
+
+/// What was sent, and what its answer is for.
+enum UnderWay {
+    /// A request. What it is told with, and what remembers a refusal.
+    Request { form: Form, sent: Option<Sent> },
+    /// Something that is given back to a client.
+    Refund(Tag),
+}
+
+/// How a request goes on.
+enum Reply<'a> {
+    /// Its answer comes under this ticket.
+    Sent(u64),
+    /// It was decided at once, by this word.
+    Decided(&'static str, Told<'a>),
+    /// It cannot be decided, by this word, with more to say to the log.
+    Failed(&'static str, Option<String>),
+}
+
+impl IntoLuaMulti for Reply<'_> {
+    fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
+        match self {
+            Reply::Sent(ticket) => ticket.into_lua_multi(lua),
+            Reply::Decided(word, told) => {
+                let mut values = told.into_lua_multi(lua)?;
+                values.push_front(word.into_lua(lua)?);
+                values.push_front(LuaValue::Boolean(true));
+                Ok(values)
+            }
+            Reply::Failed(word, detail) => (LuaNil, word, detail).into_lua_multi(lua),
+        }
+    }
+}
+
+/// A request as Lua asks for it: `rule, source, value, cost, in_full`.
+///
+/// `rule` is an index of [`policies::rules`]. `source` is the index of the policy's
+/// key that gave the value, from 1; 0 for a key given by the caller, -1 for the
+/// client's address. `value` is a string, or a list of them for a key of several
+/// parts. `cost` is what the caller wrote, nil for 1. `in_full` asks for
+/// [`Form::Table`].
+type Request = (usize, i64, LuaValue, LuaValue, bool);
+
+/// A request that can be decided.
+struct Checked<'a> {
+    terms: &'a Terms,
+    rule: usize,
+    source: Source,
+    value: Value,
+    cost: u64,
+    form: Form,
 }
 
 impl Engine {
     /// Checks a configuration.
     pub(crate) fn new(config: LuaValue) -> Result<Self, ConfigError> {
         let config = Config::check(lua_config::take(config, "", 0)?, &secrets::read)?;
-        let deployment = Deployment::new(&config.redis)?;
+        let deployment = config.redis.as_ref().map(Deployment::new).transpose()?;
         if let Some(dir) = &config.runtime_dir
             && !Path::new(dir).is_dir()
         {
             return Err(ConfigError::new("runtime_dir", format!("{dir:?} is not a directory")));
         }
-        let rules = policies::rules(&config.policies).into();
+        let rules: Arc<[Rule]> = policies::rules(&config.policies).into();
         Ok(Self {
+            host: Host::open(&config, &rules)?,
             deployment,
             terms: policies::terms(&config.policies),
             rules,
             config,
             worker: RefCell::new(None),
             last_ticket: Cell::new(0),
-            forms: RefCell::default(),
+            under_way: RefCell::default(),
         })
     }
 
-    /// `start()`: `true`, or `nil, error`. Does nothing if the thread runs.
+    /// `start()`: `true`, or `nil, error`. Does nothing if the thread runs, or there
+    /// is nothing for it to do.
     fn start(&self) -> (Option<bool>, Option<String>) {
+        let (Some(redis), Some(deployment)) = (&self.config.redis, &self.deployment) else {
+            return (Some(true), None);
+        };
         let mut worker = self.worker.borrow_mut();
         if worker.as_ref().is_some_and(Worker::runs_here) {
             return (Some(true), None);
@@ -76,10 +138,10 @@ impl Engine {
             // A parent's: its descriptors are shared with the thread there.
             std::mem::forget(stale);
         }
-        match Worker::start(&self.config, self.deployment.clone(), Arc::clone(&self.rules)) {
+        match Worker::start(redis, deployment.clone(), Arc::clone(&self.rules)) {
             Ok(started) => {
                 // What was asked of the last thread is answered no more.
-                self.forms.borrow_mut().clear();
+                self.under_way.borrow_mut().clear();
                 *worker = Some(started);
                 (Some(true), None)
             }
@@ -100,86 +162,175 @@ impl Engine {
         }
     }
 
-    /// `submit(rule, source, value, cost, in_full)`: a ticket, or
-    /// `nil, reason, detail`. `rule` is an index of [`policies::rules`].
-    /// `source` is the index of the policy's key that gave the value, from 1; 0
-    /// for a key given by the caller, -1 for the client's address. `value` is
-    /// a string, or a list of them for a key of several parts. `cost` is what the
-    /// caller wrote, nil for 1. `in_full` asks for [`Form::Table`].
-    fn submit(
-        &self,
-        (rule, source, value, cost, in_full): (usize, i64, LuaValue, LuaValue, bool),
-    ) -> (Option<u64>, Option<&'static str>, Option<String>) {
-        let cost = match units(&cost) {
-            Ok(cost) => cost,
-            Err(problem) => return (None, Some("bad_cost"), Some(problem)),
+    /// `submit` of a [`Request`]: a ticket; `true`, where it was decided ("memory",
+    /// "remembered") and what [`Told`] says; or `nil, reason, detail`.
+    fn submit(&self, request: Request) -> Reply<'_> {
+        let checked = match self.check(request) {
+            Ok(checked) => checked,
+            Err((reason, detail)) => return Reply::Failed(reason, detail),
         };
-        let Some(terms) = self.terms.get(rule) else { return (None, Some("no_such_policy"), None) };
-        let Some(value) = self.identity(terms, &value) else {
-            return (None, Some("bad_key"), Some("the key is no string".to_owned()));
-        };
-        let ticket = self.last_ticket.get() + 1;
-        self.last_ticket.set(ticket);
-        let form = if in_full {
-            Some(Form::Table)
-        } else if terms.presenter.has_partition_key() {
-            Some(Form::Headers { partition_key: value.partition_key() })
-        } else {
-            None
-        };
+        if self.deployment.is_none() {
+            return self.decide_here(checked, Part::Whole);
+        }
+        let Checked { terms, rule, source, value, cost, form } = checked;
+        let mut sent = None;
+        if self.host.remembers(rule) {
+            let tag = self.host.tag(&self.rules[rule], source, &value);
+            match self.host.recall(rule, tag, cost) {
+                Ok(decided) => {
+                    let told = Told { decided, presenter: &terms.presenter, form };
+                    return Reply::Decided("remembered", told);
+                }
+                Err(unknown) => sent = Some(unknown),
+            }
+        }
+        let ticket = self.next_ticket();
         match self.send(ticket, rule, source, value, Operation::Decide { cost }) {
             Ok(()) => {
-                if let Some(form) = form {
-                    self.forms.borrow_mut().insert(ticket, form);
+                if sent.is_some() || !form.is_plain() {
+                    let under_way = UnderWay::Request { form, sent };
+                    self.under_way.borrow_mut().insert(ticket, under_way);
                 }
-                (Some(ticket), None, None)
+                Reply::Sent(ticket)
             }
-            Err(reason) => (None, Some(reason), None),
+            Err(reason) => Reply::Failed(reason, None),
         }
     }
 
-    /// `settle(rule, source, value, units, charged_at)`: `true`, or
-    /// `nil, reason`, without waiting for what becomes of it. Gives back `units`
-    /// that were charged at `charged_at` (as [`LuaAnswer`] told it); with nil for
-    /// that, charges them. The rest is as for `submit`.
+    /// `decide_share` of a [`Request`], where Redis cannot decide: as `submit`, by
+    /// the word "local" and under this host's part of the limits.
+    fn decide_share(&self, request: Request) -> Reply<'_> {
+        match self.check(request) {
+            Ok(checked) => self.decide_here(checked, Part::Share),
+            Err((reason, detail)) => Reply::Failed(reason, detail),
+        }
+    }
+
+    fn decide_here<'a>(&'a self, checked: Checked<'a>, part: Part) -> Reply<'a> {
+        let Checked { terms, rule, source, value, cost, form } = checked;
+        let tag = self.host.tag(&self.rules[rule], source, &value);
+        let (word, presenter) = match part {
+            Part::Whole => ("memory", &terms.presenter),
+            Part::Share => ("local", &terms.share_presenter),
+        };
+        match self.host.perform(rule, part, tag, Operation::Decide { cost }) {
+            Ok(decided) => Reply::Decided(word, Told { decided, presenter, form }),
+            Err(failure) => Reply::Failed(host::word(failure), Some(failure.to_string())),
+        }
+    }
+
+    fn check(
+        &self,
+        (rule, source, value, cost, in_full): Request,
+    ) -> Result<Checked<'_>, (&'static str, Option<String>)> {
+        let cost = units(&cost).map_err(|problem| ("bad_cost", Some(problem)))?;
+        let terms = self.terms.get(rule).ok_or(("no_such_policy", None))?;
+        let value = self
+            .identity(terms, &value)
+            .ok_or_else(|| ("bad_key", Some("the key is no string".to_owned())))?;
+        let form = if in_full {
+            Form::Table
+        } else if terms.presenter.has_partition_key() {
+            Form::Headers { partition_key: value.partition_key() }
+        } else {
+            Form::default()
+        };
+        Ok(Checked { terms, rule, source: source_of(source), value, cost, form })
+    }
+
+    /// `settle(rule, source, value, units, charged_at, origin)`: `true`, or
+    /// `nil, reason`, without waiting for what becomes of it; `true, nil, true` if it
+    /// is done. Gives back `units` that were charged at `charged_at` (as [`Told`]
+    /// tells it); with nil for that, charges them. `origin` is the word for where
+    /// that was decided, and the rest as in a [`Request`].
     fn settle(
         &self,
-        (rule, source, value, units, charged_at): (usize, i64, LuaValue, u64, Option<u64>),
-    ) -> (Option<bool>, Option<&'static str>) {
-        let Some(terms) = self.terms.get(rule) else { return (None, Some("no_such_policy")) };
-        let Some(value) = self.identity(terms, &value) else { return (None, Some("bad_key")) };
+        (rule, source, value, units, charged_at, origin): (
+            usize,
+            i64,
+            LuaValue,
+            u64,
+            Option<u64>,
+            String,
+        ),
+    ) -> (Option<bool>, Option<&'static str>, bool) {
+        let done = match self.settle_at(rule, source, &value, units, charged_at, &origin) {
+            Ok(done) => done,
+            Err(reason) => return (None, Some(reason), false),
+        };
+        (Some(true), None, done)
+    }
+
+    /// Whether it is done.
+    fn settle_at(
+        &self,
+        rule: usize,
+        source: i64,
+        value: &LuaValue,
+        units: u64,
+        charged_at: Option<u64>,
+        origin: &str,
+    ) -> Result<bool, &'static str> {
+        let terms = self.terms.get(rule).ok_or("no_such_policy")?;
+        let value = self.identity(terms, value).ok_or("bad_key")?;
         let takes = |limit: &Limit| units <= limit.max_charge();
         if charged_at.is_none() && !self.rules[rule].limits().iter().all(takes) {
-            return (None, Some(TOO_MANY));
+            return Err(TOO_MANY);
         }
         let operation = match charged_at {
             Some(at) => Operation::Refund { cost: units, charged_at: Timestamp::from_micros(at) },
             None => Operation::Charge { cost: units },
         };
-        match self.send(NOBODY, rule, source, value, operation) {
-            Ok(()) => (Some(true), None),
-            Err(reason) => (None, Some(reason)),
+        let source = source_of(source);
+        let tag = || self.host.tag(&self.rules[rule], source, &value);
+        let part = match origin {
+            "memory" => Some(Part::Whole),
+            "local" => Some(Part::Share),
+            _ => None,
+        };
+        if let Some(part) = part {
+            let settled = self.host.perform(rule, part, tag(), operation);
+            return settled.map(|_| true).map_err(host::word);
         }
+
+        let mut ticket = NOBODY;
+        if charged_at.is_some() && self.host.remembers_any() {
+            let tag = tag();
+            self.host.call_off(tag);
+            ticket = self.next_ticket();
+            self.under_way.borrow_mut().insert(ticket, UnderWay::Refund(tag));
+        }
+        let sent = self.send(ticket, rule, source, value, operation);
+        if sent.is_err() {
+            self.under_way.borrow_mut().remove(&ticket);
+        }
+        sent.map(|()| false)
+    }
+
+    fn next_ticket(&self) -> u64 {
+        let ticket = self.last_ticket.get() + 1;
+        self.last_ticket.set(ticket);
+        ticket
     }
 
     fn send(
         &self,
         ticket: u64,
         rule: usize,
-        source: i64,
+        source: Source,
         value: Value,
         operation: Operation,
     ) -> Result<(), &'static str> {
         let worker = self.worker.borrow();
         let worker = worker.as_ref().ok_or("not_started")?;
-        let source = match source {
-            0 => Source::Given,
-            1.. => Source::Template(source as usize - 1),
-            _ => Source::Address,
-        };
-        let deadline = Instant::now() + self.config.redis.timeout;
+        let deadline = Instant::now() + self.timeout();
         let ask = Ask { ticket, rule, source, value, operation, deadline };
         worker.submit(ask).map_err(worker::Refusal::word)
+    }
+
+    /// The most that a decision can take.
+    fn timeout(&self) -> Duration {
+        self.config.redis.as_ref().map_or(Duration::ZERO, |redis| redis.timeout)
     }
 
     /// Whom a key names under this policy.
@@ -215,14 +366,24 @@ impl Engine {
 
     /// `next()`: the next answer that has come, as [`LuaAnswer`], or nil.
     fn next(&self) -> Option<LuaAnswer<'_>> {
-        let answer = self.worker.borrow().as_ref()?.next_answer()?;
-        let mut forms = self.forms.borrow_mut();
-        let form = if forms.is_empty() { None } else { forms.remove(&answer.ticket) };
-        Some(LuaAnswer {
-            presenter: &self.terms[answer.rule].presenter,
-            form: form.unwrap_or(Form::Headers { partition_key: Vec::new() }),
-            answer,
-        })
+        let mut answer = self.worker.borrow().as_ref()?.next_answer()?;
+        let mut under_way = self.under_way.borrow_mut();
+        let mut form = Form::default();
+        match under_way.remove(&answer.ticket) {
+            None => {}
+            Some(UnderWay::Request { form: wanted, sent }) => {
+                form = wanted;
+                if let (Some(sent), Ok(decided)) = (sent, &answer.outcome) {
+                    self.host.remember(sent, &decided.verdict);
+                }
+            }
+            Some(UnderWay::Refund(tag)) => {
+                // What was asked for meanwhile may not know of it.
+                self.host.call_off(tag);
+                answer.ticket = NOBODY;
+            }
+        }
+        Some(LuaAnswer { presenter: &self.terms[answer.rule].presenter, form, answer })
     }
 
     /// `line()`: the next line for the error log, or nil.
@@ -239,7 +400,12 @@ impl Engine {
             health.map_or(0, |health| counter(health).load(Relaxed))
         };
         let stats = lua.create_table()?;
-        stats.set("redis", health.map_or("not_started", |health| health.link().word()))?;
+        let link = match (&self.deployment, health) {
+            (None, _) => "none",
+            (Some(_), None) => "not_started",
+            (Some(_), Some(health)) => health.link().word(),
+        };
+        stats.set("redis", link)?;
         stats.set("queued", worker.map_or(0, Worker::queued))?;
         stats.set("wakeups", worker.map_or(0, Worker::wakeups))?;
         stats.set("batches", count(|health| &health.batches))?;
@@ -249,6 +415,15 @@ impl Engine {
         stats.set("breaker_opened", count(|health| &health.opened))?;
         stats.set("servers_away", count(|health| &health.away))?;
         stats.set("redirected", count(|health| &health.redirected))?;
+        let usage = self.host.usage();
+        let memory = lua.create_table()?;
+        memory.set("size", usage.size_bytes)?;
+        memory.set("used", usage.used_bytes)?;
+        memory.set("entries", usage.entries)?;
+        memory.set("expired", usage.evicted_expired)?;
+        memory.set("evicted", usage.evicted_least_recently_used)?;
+        memory.set("resets", usage.resets)?;
+        stats.set("memory", memory)?;
         Ok(stats)
     }
 }
@@ -277,6 +452,15 @@ fn refusal_of(
     (media.content_type(), refusal.body(media))
 }
 
+/// See [`Request`].
+fn source_of(index: i64) -> Source {
+    match index {
+        0 => Source::Given,
+        1.. => Source::Template(index as usize - 1),
+        _ => Source::Address,
+    }
+}
+
 /// A cost as the operator's Lua gave it, in units.
 fn units(cost: &LuaValue) -> Result<u64, String> {
     let number = match cost {
@@ -303,7 +487,14 @@ impl LuaUserData for Engine {
     fn add_methods<M: LuaUserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("start", |_, engine, ()| Ok(engine.start()));
         methods.add_method("meet", |_, engine, ()| Ok(engine.meet()));
-        methods.add_method("submit", |_, engine, request| Ok(engine.submit(request)));
+        methods.add_method("submit", |lua, engine, request| {
+            engine.submit(request).into_lua_multi(lua)
+        });
+        methods.add_method("decide_share", |lua, engine, request| {
+            engine.decide_share(request).into_lua_multi(lua)
+        });
+        methods.add_method("has_redis", |_, engine, ()| Ok(engine.deployment.is_some()));
+        methods.add_method("notice", |_, engine, ()| Ok(engine.host.notice()));
         methods.add_method("next", |lua, engine, ()| match engine.next() {
             Some(answer) => answer.into_lua_multi(lua),
             None => LuaNil.into_lua_multi(lua),
@@ -335,7 +526,6 @@ impl LuaUserData for Engine {
         methods.add_method("policies", |lua, engine, ()| {
             policies::to_lua(lua, &engine.config.policies)
         });
-        methods
-            .add_method("timeout", |_, engine, ()| Ok(engine.config.redis.timeout.as_secs_f64()));
+        methods.add_method("timeout", |_, engine, ()| Ok(engine.timeout().as_secs_f64()));
     }
 }

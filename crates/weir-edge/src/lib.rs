@@ -7,6 +7,7 @@
 mod answer;
 mod bell;
 mod engine;
+mod host;
 mod lua_config;
 mod policies;
 mod secrets;

@@ -7,9 +7,11 @@ use weir_core::template::Part;
 use weir_core::{KeyRule, Limit, Policy, Template};
 use weir_redis::Rule;
 
+use crate::host;
+
 /// Each policy's own limits and behind them those of its plans, with the index
 /// of the policy: what a rule's index counts.
-fn plans(policies: &[Policy]) -> impl Iterator<Item = (usize, &[Limit])> {
+pub(crate) fn plans(policies: &[Policy]) -> impl Iterator<Item = (usize, &[Limit])> {
     policies.iter().enumerate().flat_map(|(index, policy)| {
         let plans = policy.plans.iter().map(|plan| &plan.limits);
         std::iter::once(&policy.limits).chain(plans).map(move |limits| (index, &limits[..]))
@@ -26,12 +28,20 @@ pub(crate) struct Terms {
     /// The index of its policy.
     pub(crate) policy: usize,
     pub(crate) presenter: Presenter,
+    /// The same for this host's part of its limits.
+    pub(crate) share_presenter: Presenter,
 }
 
 /// The terms of all policies, in the order of [`rules`].
 pub(crate) fn terms(policies: &[Policy]) -> Vec<Terms> {
-    let terms =
-        |(policy, limits)| Terms { policy, presenter: Presenter::new(&policies[policy], limits) };
+    let terms = |(index, limits)| {
+        let policy: &Policy = &policies[index];
+        Terms {
+            policy: index,
+            presenter: Presenter::new(policy, limits),
+            share_presenter: Presenter::new(policy, &host::shares(policy, limits)),
+        }
+    };
     plans(policies).map(terms).collect()
 }
 

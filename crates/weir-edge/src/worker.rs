@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use tokio::sync::mpsc;
-use weir_core::Config;
+use weir_core::config::RedisConfig;
 use weir_redis::{Answer, Ask, Deployment, Health, Limiter, LinkState, Outlet, Rule};
 
 use crate::bell::{Bell, Order, Rendezvous, Rung};
@@ -59,11 +59,11 @@ impl Refusal {
 impl Worker {
     /// Starts the thread. Only in a process that will not fork any more.
     pub(crate) fn start(
-        config: &Config,
+        config: &RedisConfig,
         deployment: Deployment,
         rules: Arc<[Rule]>,
     ) -> io::Result<Self> {
-        let (ask_sender, asks) = mpsc::channel(config.redis.queue);
+        let (ask_sender, asks) = mpsc::channel(config.queue);
         let (order_sender, orders) = mpsc::unbounded_channel();
         let (answer_sender, answers) = channel();
         let (notice_sender, notices) = sync_channel(MAX_NOTICES);
@@ -76,7 +76,7 @@ impl Worker {
             // Only names are looked up there, one at a time.
             .max_blocking_threads(1)
             .build()?;
-        let redis = config.redis.clone();
+        let redis = config.clone();
         let (thread_rung, thread_health) = (Arc::clone(&rung), Arc::clone(&health));
         let run = move || {
             let bell = Rc::new(Bell::new(thread_rung));

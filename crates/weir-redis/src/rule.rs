@@ -131,6 +131,22 @@ impl Rule {
         self.limits.iter().map(|limit| LIMIT + ENTRY * entries(limit) + moved(limit)).sum()
     }
 
+    /// Behind the client's [tag](Self::write_tag), what its keys end with: one for
+    /// each limit.
+    pub fn key_suffixes(&self) -> &[String] {
+        &self.key_suffixes
+    }
+
+    /// Appends what tells this client from others: the hash tag of its keys.
+    pub fn write_tag(&self, source: Source, value: &Value, key: &mut Vec<u8>) {
+        let source = match source {
+            Source::Template(index) => self.sources.get(index).map_or(&b""[..], Vec::as_slice),
+            Source::Given => b"",
+            Source::Address => ADDRESS,
+        };
+        identity::write_tag(key, source, value);
+    }
+
     /// Calls `each` with the key of every limit for this client, built in
     /// `scratch`. See [`weir_core::identity`] for its form.
     pub fn keys(
@@ -141,15 +157,10 @@ impl Rule {
         scratch: &mut Vec<u8>,
         mut each: impl FnMut(&[u8]),
     ) {
-        let source = match source {
-            Source::Template(index) => self.sources.get(index).map_or(&b""[..], Vec::as_slice),
-            Source::Given => b"",
-            Source::Address => ADDRESS,
-        };
         scratch.clear();
         scratch.extend_from_slice(prefix.as_bytes());
         scratch.push(b':');
-        identity::write_tag(scratch, source, value);
+        self.write_tag(source, value, scratch);
         scratch.push(b':');
         let stem = scratch.len();
         for suffix in &self.key_suffixes {

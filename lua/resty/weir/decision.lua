@@ -21,9 +21,17 @@ local _M = {}
 
 local engine
 local timeout
+-- Whether decisions may have to be waited for.
+local has_redis
 
 -- Outcomes that end a request, or a subrequest alone.
 _M.ENDING = { denied = true, error_closed = true }
+
+-- As what an outcome is counted that was not Redis's to decide.
+local COUNTED = {
+    remembered = { denied = "remembered" },
+    ["local"] = { allowed = "error_local", denied = "error_local_denied" },
+}
 
 -- What a policy passes over.
 local EXEMPT = { allowed = true, exempt = true }
@@ -32,6 +40,7 @@ local EXEMPT = { allowed = true, exempt = true }
 -- Before the first decision; `patience` is how long one may take, in seconds.
 function _M.configure(configured, patience)
     engine, timeout = configured, patience
+    has_redis = configured:has_redis()
 end
 
 
@@ -60,10 +69,58 @@ local function rule_of(policy, plan)
 end
 
 
--- Asks for a decision, with each limit listed if `in_full`. Returns it, or nil
--- and the reason in one word, with more to say about it for the log. Without a
--- record there is no request: that is a timer.
-local function ask(policy, opts, in_full, record)
+-- Whether this reason, or nil, is a mistake in the call: nothing was sent
+-- anywhere.
+function _M.is_mistake(reason)
+    return reason and sub(reason, 1, 4) == "bad_"
+end
+
+
+-- A decision that was made at once, where `origin` says; with the fields of one
+-- that was waited for.
+local function made(origin, allowed, at, remaining, retry_after, violated, ...)
+    return { done = true, origin = origin, allowed = allowed, at = at, remaining = remaining,
+        retry_after = retry_after, violated = violated, values = { ... },
+        rule = false, source = false, value = false, units = false, policy = false,
+        before = false }
+end
+
+
+-- What becomes of a request: the decision; or nil and the reason in one word, with
+-- more to say about it for the log.
+local function take(ticket, origin, ...)
+    if ticket == true then
+        return made(origin, ...)
+    elseif not ticket then
+        return nil, origin, ...
+    end
+    local decision = pump.wait(ticket, timeout)
+    if not decision.done then
+        return nil, "timeout"
+    elseif decision.allowed == nil then
+        return nil, decision.reason
+    end
+    decision.origin = "redis"
+    return decision
+end
+
+
+local function decide(rule, source, value, cost, in_full)
+    if has_redis then
+        local ok, err = pump.ensure()
+        if not ok then
+            return nil, "no_pump", err
+        end
+    end
+    return take(engine:submit(rule, source, value, cost, in_full))
+end
+
+
+-- Asks for a decision, with each limit listed if `in_full`; of this host alone if
+-- `is_late`. Returns it, or nil; the reason in one word why Redis could not give
+-- it, if it could not, with more to say about it for the log. Without a record
+-- there is no request: that is a timer.
+local function ask(policy, opts, in_full, record, is_late)
     local override, plan, cost
     if opts ~= nil then
         if type(opts) ~= "table" then
@@ -102,33 +159,23 @@ local function ask(policy, opts, in_full, record)
         return nil, "bad_key", value
     end
 
-    local ok, err = pump.ensure()
-    if not ok then
-        return nil, "no_pump", err
+    local decision, reason, detail = nil, "timeout", nil
+    if not is_late then
+        decision, reason, detail = decide(rule, source, value, cost, in_full)
     end
-
-    local ticket, reason, detail = engine:submit(rule, source, value, cost, in_full)
-    if not ticket then
-        return nil, reason, detail
+    if not decision and policy.on_error == "local" and has_redis
+        and not _M.is_mistake(reason) then
+        local problem_here
+        decision, problem_here = take(engine:decide_share(rule, source, value, cost, in_full))
+        if problem_here then
+            detail = (detail and detail .. ", " or "") .. problem_here
+        end
     end
-
-    local decision = pump.wait(ticket, timeout)
-    if not decision.done then
-        return nil, "timeout"
+    if decision then
+        decision.rule, decision.source, decision.value = rule, source, value
+        decision.units = cost or 1
     end
-    if decision.allowed == nil then
-        return nil, decision.reason
-    end
-    decision.rule, decision.source, decision.value = rule, source, value
-    decision.units = cost or 1
-    return decision
-end
-
-
--- Whether this reason, or nil, is a mistake in the call: nothing was sent
--- anywhere.
-function _M.is_mistake(reason)
-    return reason and sub(reason, 1, 4) == "bad_"
+    return decision, reason, detail
 end
 
 
@@ -139,22 +186,26 @@ end
 function _M.make(policy, opts, in_full, record)
     local ok, decision, reason, detail = true, nil, "timeout", nil
     -- A request waits in vain but once.
-    if not (record and record.has_timed_out) then
-        ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record)
+    local is_late = record and record.has_timed_out
+    if not is_late or policy.on_error == "local" then
+        ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record, is_late)
     end
     if not ok then
         decision, reason, detail = nil, "fault", tostring(decision)
     end
+    if reason then
+        journal.no_decision(policy, reason, detail, decision)
+    end
 
     local outcome, remaining, source
     if not decision then
-        journal.no_decision(policy, reason, detail)
         source = "on_error"
-        outcome = (policy.on_error == "open" or policy.dry_run) and "error_open" or "error_closed"
+        local is_closed = policy.on_error == "closed" and not policy.dry_run
+        outcome = is_closed and "error_closed" or "error_open"
     elseif decision.exempt then
         outcome, source = "exempt", "exempt"
     else
-        source, remaining = "redis", decision.remaining
+        source, remaining = decision.origin, decision.remaining
         if decision.allowed then
             outcome = "allowed"
         else
@@ -169,7 +220,7 @@ function _M.make(policy, opts, in_full, record)
         end
     end
 
-    journal.count(outcome)
+    journal.count(COUNTED[source] and COUNTED[source][outcome] or outcome)
     if record then
         if outcome == "allowed" then
             settlement.note(policy, record, decision)

@@ -20,10 +20,13 @@ local PAUSE = 10
 _M.decisions = {
     allowed = 0,
     denied = 0,
+    remembered = 0,
     exempt = 0,
     dry_run_denied = 0,
     error_open = 0,
     error_closed = 0,
+    error_local = 0,
+    error_local_denied = 0,
     internal = 0,
 }
 
@@ -51,16 +54,26 @@ local function is_due(policy, what)
 end
 
 
--- There is no decision for this reason; on_error decides.
-function _M.no_decision(policy, reason, detail)
+-- What on_error does, in words.
+local function word_of(policy, decision)
+    if policy.on_error == "local" then
+        return decision and "local" or "local, and without a decision here the request passes"
+    end
+    return policy.dry_run and "open (dry run)" or policy.on_error
+end
+
+
+-- Redis gives no decision for this reason; on_error decides, and has decided here if
+-- there is a decision.
+function _M.no_decision(policy, reason, detail, decision)
     _M.errors[reason] = (_M.errors[reason] or 0) + 1
-    if TOLD[reason] or not is_due(policy, reason) then
+    if TOLD[reason] and (decision or policy.on_error ~= "local") or not is_due(policy, reason) then
         return
     end
     -- It may quote what a client sent.
     detail = detail and ": " .. sub(gsub(detail, "%c", " "), 1, 200) or ""
     log(ERR, "weir: no decision for policy ", policy.name, ": ", reason, detail,
-        "; on_error is ", policy.dry_run and "open (dry run)" or policy.on_error,
+        "; on_error is ", word_of(policy, decision),
         " (told at most every ", PAUSE, " s)")
 end
 

@@ -248,6 +248,9 @@ end
 -- Starts the I/O thread, the pump, and what ends it with the worker.
 function _M.start(configured)
     engine = configured
+    if not configured:has_redis() then
+        return true
+    end
     -- So that the time that init took does not count against the pump's timer.
     update_time()
     local ok, err = _M.ensure()
@@ -260,10 +263,14 @@ function _M.start(configured)
 end
 
 
--- Counts what was sent without anybody to wait for it, or could not be.
-function _M.sent(ok)
+-- Counts what was sent without anybody to wait for it, is done already, or could not
+-- be.
+function _M.sent(ok, is_done)
     if not ok then
         unsettled = unsettled + 1
+        return
+    elseif is_done then
+        settled = settled + 1
         return
     end
     settling = settling + 1
@@ -281,7 +288,7 @@ function _M.wait(ticket, timeout)
     -- With room for what it will hold: growing it costs more than making it.
     local waiter = { semaphore = answered, done = false, allowed = false, at = false,
         remaining = false, retry_after = false, violated = false, values = false,
-        rule = false, source = false, value = false, units = false, policy = false,
+        origin = false, rule = false, source = false, value = false, units = false, policy = false,
         before = false }
     if not answered then
         return waiter

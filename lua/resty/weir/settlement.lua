@@ -52,9 +52,9 @@ end
 
 
 local function send(engine, decision, units, charged_at)
-    local ok, reason = engine:settle(decision.rule, decision.source, decision.value, units,
-        charged_at)
-    pump.sent(ok)
+    local ok, reason, is_done = engine:settle(decision.rule, decision.source, decision.value,
+        units, charged_at, decision.origin)
+    pump.sent(ok, is_done)
     if not ok then
         -- That Redis is away is told once for all.
         if reason ~= "unreachable" then

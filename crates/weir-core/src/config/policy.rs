@@ -1,17 +1,18 @@
 //! The `policies` table.
 
 use super::fields::Fields;
+use super::memory::Sharing;
 use super::{NAME_RULE, Value, answers, clients, is_name, limits};
 use crate::policy::{Charge, OnError, Plan, Policy};
 use crate::{ConfigError, Limit, Rate};
 
-pub(super) fn all(config: Value) -> Result<Vec<Policy>, ConfigError> {
+pub(super) fn all(config: Value, sharing: Sharing) -> Result<Vec<Policy>, ConfigError> {
     let table = config.into_table("policies")?;
     if table.is_empty() {
         return Err(ConfigError::new("policies", "must name at least one policy"));
     }
-    let policies: Vec<Policy> =
-        table.into_iter().map(|(name, value)| policy(name, value)).collect::<Result<_, _>>()?;
+    let checked = table.into_iter().map(|(name, value)| policy(name, value, sharing));
+    let policies: Vec<Policy> = checked.collect::<Result<_, _>>()?;
     for (index, policy) in policies.iter().enumerate() {
         check_shared_rates(policy, &policies[..index])?;
     }
@@ -47,9 +48,18 @@ fn rates(policy: &Policy) -> impl Iterator<Item = Rate> {
     })
 }
 
-fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
+fn policy(name: String, config: Value, sharing: Sharing) -> Result<Policy, ConfigError> {
     check_name("policies", &name)?;
-    let own = ["plans", "bucket", "charge", "dry_run", "on_error", "error_status"];
+    let own = [
+        "plans",
+        "bucket",
+        "charge",
+        "dry_run",
+        "on_error",
+        "error_status",
+        "local_share",
+        "remember_denials",
+    ];
     let known: Vec<&str> = limits::FIELDS
         .into_iter()
         .chain(clients::FIELDS)
@@ -63,7 +73,10 @@ fn policy(name: String, config: Value) -> Result<Policy, ConfigError> {
     if bucket.as_ref().is_some_and(|bucket| !is_name(bucket)) {
         return Err(fields.wrong("bucket", NAME_RULE));
     }
+    let sharing = Sharing::read(&mut fields, sharing)?;
     Ok(Policy {
+        local_share: sharing.local_share,
+        remember_denials: sharing.remember_denials,
         limits,
         limit_names,
         plans,
@@ -85,8 +98,9 @@ fn on_error(fields: &mut Fields) -> Result<OnError, ConfigError> {
     match fields.string("on_error")?.as_deref() {
         None | Some("open") => Ok(OnError::Open),
         Some("closed") => Ok(OnError::Closed),
+        Some("local") => Ok(OnError::Local),
         Some(other) => {
-            let problem = format!("{other:?}: must be \"open\" or \"closed\"");
+            let problem = format!("{other:?}: must be \"open\", \"closed\" or \"local\"");
             Err(fields.wrong("on_error", problem))
         }
     }

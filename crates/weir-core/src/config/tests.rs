@@ -7,6 +7,7 @@ use crate::template::Part;
 
 mod clients_and_answers;
 mod limits;
+mod memory;
 mod redis;
 mod secrets;
 
@@ -38,9 +39,10 @@ fn refusal(config: Value) -> String {
 #[test]
 fn the_defaults_are_the_documented_ones() {
     let config = check(with_policy(table([("limit", text("100/1m"))]))).expect("valid");
-    assert_eq!(config.redis.timeout, Duration::from_millis(100));
-    assert_eq!(config.redis.queue, 10_000);
-    assert_eq!(config.redis.prefix, "weir");
+    let redis = config.redis.expect("a redis");
+    assert_eq!(redis.timeout, Duration::from_millis(100));
+    assert_eq!(redis.queue, 10_000);
+    assert_eq!(redis.prefix, "weir");
     assert_eq!(config.runtime_dir, None);
     let policy = &config.policies[0];
     assert_eq!((policy.on_error, policy.error_status), (OnError::Open, 503));
@@ -81,9 +83,10 @@ fn every_field_is_taken() {
         ),
     ]))
     .expect("valid");
-    assert_eq!(config.redis.timeout, Duration::from_secs(2));
-    assert_eq!(config.redis.queue, 7);
-    assert_eq!(config.redis.prefix, "staging");
+    let redis = config.redis.expect("a redis");
+    assert_eq!(redis.timeout, Duration::from_secs(2));
+    assert_eq!(redis.queue, 7);
+    assert_eq!(redis.prefix, "staging");
     assert_eq!(config.runtime_dir.as_deref(), Some("/run/weir"));
     let [a, b] = &config.policies[..] else { panic!("two policies") };
     assert_eq!((a.name.as_str(), a.on_error, a.error_status), ("a", OnError::Closed, 500));
@@ -108,7 +111,7 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
         ),
         (
             table([limit(), ("on_error", text("ignore"))]),
-            "policies.api.on_error: \"ignore\": must be \"open\" or \"closed\"",
+            "policies.api.on_error: \"ignore\": must be \"open\", \"closed\" or \"local\"",
         ),
         (
             table([limit(), ("on_error", Value::Boolean(true))]),
@@ -144,7 +147,7 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
             table([limit(), ("onerror", text("open"))]),
             "policies.api.onerror: unknown field; known here are limit, algorithm, burst, limits, \
              key, ip, hash_keys, exempt, plans, bucket, charge, dry_run, on_error, error_status, \
-             headers, partition_key, expose, dry_run_header, error_page, body, error_body, \
+             local_share, remember_denials, headers, partition_key, expose, dry_run_header, error_page, body, error_body, \
              grpc_status",
         ),
     ] {
@@ -154,7 +157,7 @@ fn a_wrong_policy_is_refused_by_the_name_of_its_field() {
 
 #[test]
 fn a_wrong_whole_is_refused() {
-    assert_eq!(refusal(table([])), "redis: missing; it must be a table");
+    assert_eq!(refusal(table([])), "policies: missing; it must be a table");
     assert_eq!(refusal(Value::Function), "must be a table of named fields, not a function");
     let redis = || ("redis", table([("url", text("redis://localhost"))]));
     assert_eq!(refusal(table([redis()])), "policies: missing; it must be a table");
@@ -177,6 +180,7 @@ fn a_wrong_whole_is_refused() {
     );
     assert_eq!(
         refusal(table([redis(), ("policies", table([("a", limit())])), ("polices", table([]))])),
-        "polices: unknown field; known here are redis, runtime_dir, secret, policies"
+        "polices: unknown field; known here are store, redis, memory, local_share, \
+         remember_denials, runtime_dir, secret, policies"
     );
 }

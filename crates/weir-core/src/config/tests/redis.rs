@@ -14,7 +14,7 @@ fn with<const N: usize>(fields: [(&str, Value); N]) -> Value {
 }
 
 fn valid<const N: usize>(fields: [(&str, Value); N]) -> RedisConfig {
-    check(with(fields)).expect("valid").redis
+    check(with(fields)).expect("valid").redis.expect("a redis")
 }
 
 fn addresses<const N: usize>(addresses: [&str; N]) -> Value {

@@ -63,7 +63,7 @@ fn every_secret_stands_there_or_lies_in_a_file_or_the_environment() {
             let config = Config::check(with(field, value), &read).expect("valid");
             match field {
                 "secret" => assert!(config.secret.is_some()),
-                _ => assert_eq!(taken(field, config.redis).expose(), secret),
+                _ => assert_eq!(taken(field, config.redis.expect("a redis")).expose(), secret),
             }
         }
     }
@@ -74,7 +74,7 @@ fn one_newline_at_the_end_of_a_file_is_not_part_of_the_secret() {
     let password = |value, content: &str| {
         let read = |_: &SecretSource| Ok(content.as_bytes().to_vec());
         let config = Config::check(with("redis.password", value), &read).expect("valid");
-        taken("redis.password", config.redis).expose().to_owned()
+        taken("redis.password", config.redis.expect("a redis")).expose().to_owned()
     };
     for (content, expected) in [("pw\n", "pw"), ("pw\n\n", "pw\n"), ("\npw ", "\npw ")] {
         assert_eq!(password(file("/run/s"), content), expected);

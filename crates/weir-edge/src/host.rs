@@ -1,0 +1,209 @@
+//! What is decided on this host, in memory that its workers share: everything where
+//! there is no Redis, this host's part where Redis is away, and denials that are
+//! remembered.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use weir_core::identity::Value;
+use weir_core::{Config, ConfigError, Limit, OnError, Policy, Verdict};
+use weir_redis::{Decided, Operation, Rule, Source};
+use weir_shm::{Epoch, Failure, MemoryUsage, Moment, Opened, Store, Tag, Terms, Uptime};
+
+use crate::policies;
+
+/// By what name a reload finds the memory again.
+const NAME: &str = "weir";
+
+/// The memory, and the rules as it decides them.
+pub(crate) struct Host {
+    store: Arc<Store>,
+    opened: Opened,
+    size: usize,
+    /// In the order of [`policies::rules`].
+    rules: Vec<HostRule>,
+    /// Whether any policy remembers denials.
+    remembers: bool,
+    scratch: RefCell<Vec<u8>>,
+}
+
+struct HostRule {
+    /// Its limits.
+    whole: Terms,
+    /// This host's part of them.
+    share: Terms,
+    remembers: bool,
+}
+
+/// Which limits are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of them, where there is no Redis.
+    Whole,
+    /// This host's, where Redis is away.
+    Share,
+}
+
+/// A request that may be denied elsewhere, and remembered here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    rule: usize,
+    tag: Tag,
+    cost: u64,
+    epoch: Epoch,
+}
+
+impl Host {
+    /// Opens the memory, that of the configuration before if it has the same size.
+    pub(crate) fn open(config: &Config, rules: &[Rule]) -> Result<Self, ConfigError> {
+        let size = config.memory.size;
+        check_logs(config)?;
+        let (store, opened) = Store::open(NAME, size).map_err(|error| {
+            ConfigError::new("memory.size", format!("the system has no such memory: {error}"))
+        })?;
+        let policies =
+            policies::plans(&config.policies).map(|(policy, _)| &config.policies[policy]);
+        let rules = rules.iter().zip(policies).map(|(rule, policy)| {
+            let share = shares(policy, rule.limits());
+            HostRule {
+                whole: store.terms(rule.limits(), rule.key_suffixes()),
+                share: store.terms(&share, rule.key_suffixes()),
+                remembers: config.redis.is_some() && policy.remember_denials,
+            }
+        });
+        let rules: Vec<HostRule> = rules.collect();
+        Ok(Self {
+            opened,
+            size,
+            remembers: rules.iter().any(|rule| rule.remembers),
+            rules,
+            scratch: RefCell::default(),
+            store,
+        })
+    }
+
+    /// What the log should tell of how the memory was opened.
+    pub(crate) fn notice(&self) -> Option<String> {
+        match self.opened {
+            Opened::New | Opened::Found => None,
+            Opened::Resized { from } => Some(format!(
+                "memory.size is {} bytes and was {from}: the new memory is empty, every client \
+                 begins anew in it; workers of before go on with the old one until they exit",
+                self.size
+            )),
+        }
+    }
+
+    /// The tag of a client under a rule.
+    pub(crate) fn tag(&self, rule: &Rule, source: Source, value: &Value) -> Tag {
+        let mut scratch = self.scratch.borrow_mut();
+        scratch.clear();
+        rule.write_tag(source, value, &mut scratch);
+        self.store.tag(&scratch)
+    }
+
+    /// Does what is asked for, here and now.
+    pub(crate) fn perform(
+        &self,
+        rule: usize,
+        part: Part,
+        tag: Tag,
+        operation: Operation,
+    ) -> Result<Decided, Failure> {
+        let rule = &self.rules[rule];
+        let terms = match part {
+            Part::Whole => &rule.whole,
+            Part::Share => &rule.share,
+        };
+        let decided = match operation {
+            Operation::Decide { cost } => self.store.decide(terms, tag, cost, Moment::now),
+            Operation::Charge { cost } => self.store.charge(terms, tag, cost, Moment::now),
+            Operation::Refund { cost, charged_at } => {
+                self.store.refund(terms, tag, cost, charged_at, Moment::now)
+            }
+        };
+        decided.map(|(at, verdict)| Decided { at, verdict })
+    }
+
+    /// Whether refusals under this rule are remembered.
+    pub(crate) fn remembers(&self, rule: usize) -> bool {
+        self.rules[rule].remembers
+    }
+
+    /// What is remembered of such a request; or else what to keep of it, for the
+    /// answer.
+    pub(crate) fn recall(&self, rule: usize, tag: Tag, cost: u64) -> Result<Decided, Sent> {
+        let epoch = self.store.epoch(tag);
+        let terms = &self.rules[rule].whole;
+        let now = Uptime::now();
+        match self.store.recall(terms, tag, cost, now) {
+            Some(verdict) => Ok(Decided { at: Moment::now().wall, verdict }),
+            None => Err(Sent { rule, tag, cost, epoch }),
+        }
+    }
+
+    /// Remembers what was decided elsewhere, if it is a refusal.
+    pub(crate) fn remember(&self, sent: Sent, verdict: &Verdict) {
+        if !verdict.allowed {
+            let Sent { rule, tag, cost, epoch } = sent;
+            let terms = &self.rules[rule].whole;
+            self.store.remember(terms, tag, cost, epoch, verdict, Uptime::now());
+        }
+    }
+
+    /// Whether what is given back must call anything off.
+    pub(crate) fn remembers_any(&self) -> bool {
+        self.remembers
+    }
+
+    /// Forgets the denials of a client to whom something is given back: to be called
+    /// when that is sent, and when it is done.
+    pub(crate) fn call_off(&self, tag: Tag) {
+        self.store.call_off(tag);
+    }
+
+    pub(crate) fn usage(&self) -> MemoryUsage {
+        self.store.usage()
+    }
+}
+
+/// The word for why nothing could be decided here.
+pub(crate) fn word(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Busy => "memory_busy",
+        Failure::Full => "memory_full",
+        _ => "memory_failed",
+    }
+}
+
+/// This host's part of a policy's limits.
+pub(crate) fn shares(policy: &Policy, limits: &[Limit]) -> Vec<Limit> {
+    limits.iter().map(|limit| limit.share(policy.local_share)).collect()
+}
+
+/// A log that would not fit would leave its policy to `on_error` once it is long.
+fn check_logs(config: &Config) -> Result<(), ConfigError> {
+    let most = Store::max_log(config.memory.size);
+    for (index, limits) in policies::plans(&config.policies) {
+        let policy = &config.policies[index];
+        let share = match config.redis {
+            None => limits.to_vec(),
+            Some(_) if policy.on_error == OnError::Local => shares(policy, limits),
+            Some(_) => continue,
+        };
+        for limit in share {
+            if let Limit::SlidingLog(rate) | Limit::CompactLog(rate) = limit
+                && rate.limit() > most
+            {
+                let problem = format!(
+                    "a log of {} does not fit into this memory, which takes logs of up to {most}: \
+                     make it larger, or give policies.{} another algorithm",
+                    rate.limit(),
+                    policy.name
+                );
+                return Err(ConfigError::new("memory.size", problem));
+            }
+        }
+    }
+    Ok(())
+}
