@@ -4,8 +4,10 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weir_core::identity::Value;
+use weir_core::policy::Charge;
 use weir_core::{Config, ConfigError, Limit, OnError, Policy, Verdict};
 use weir_redis::{Decided, Operation, Rule, Source};
 use weir_shm::{Epoch, Failure, MemoryUsage, Moment, Opened, Store, Tag, Terms, Uptime};
@@ -14,6 +16,10 @@ use crate::policies;
 
 /// By what name a reload finds the memory again.
 const NAME: &str = "weir";
+
+/// How long a refusal is remembered at most where charges are given back by the
+/// answer's status: another host may be about to give back what it was refused for.
+const PROVISIONAL: Duration = Duration::from_secs(1);
 
 /// The memory, and the rules as it decides them.
 pub(crate) struct Host {
@@ -33,6 +39,8 @@ struct HostRule {
     /// This host's part of them.
     share: Terms,
     remembers: bool,
+    /// For how long at most.
+    longest: Duration,
 }
 
 /// Which limits are meant.
@@ -69,6 +77,10 @@ impl Host {
                 whole: store.terms(rule.limits(), rule.key_suffixes()),
                 share: store.terms(&share, rule.key_suffixes()),
                 remembers: config.redis.is_some() && policy.remember_denials,
+                longest: match policy.charge {
+                    Charge::Always => Duration::MAX,
+                    Charge::Statuses(_) => PROVISIONAL,
+                },
             }
         });
         let rules: Vec<HostRule> = rules.collect();
@@ -146,8 +158,8 @@ impl Host {
     pub(crate) fn remember(&self, sent: Sent, verdict: &Verdict) {
         if !verdict.allowed {
             let Sent { rule, tag, cost, epoch } = sent;
-            let terms = &self.rules[rule].whole;
-            self.store.remember(terms, tag, cost, epoch, verdict, Uptime::now());
+            let HostRule { whole, longest, .. } = &self.rules[rule];
+            self.store.remember(whole, tag, cost, epoch, verdict, Uptime::now(), *longest);
         }
     }
 

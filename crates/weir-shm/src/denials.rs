@@ -23,7 +23,7 @@ use crate::store::{Store, Tag, Terms};
 pub struct Epoch(u32);
 
 /// Words before those of the limits, and for each limit.
-const OWN: usize = 2;
+const OWN: usize = 3;
 const EACH: usize = 4;
 
 impl Store {
@@ -39,8 +39,9 @@ impl Store {
     }
 
     /// Remembers a refusal of `cost` units that was asked for in `epoch` and told at
-    /// `now`; one without a wait, or of an epoch that is over, is forgotten. Where
-    /// the store cannot take it, it is not remembered.
+    /// `now`, until its wait is over but no longer than `longest`. One without a
+    /// wait, or of an epoch that is over, is forgotten. Where the store cannot take
+    /// it, it is not remembered.
     pub fn remember(
         &self,
         terms: &Terms,
@@ -49,10 +50,12 @@ impl Store {
         epoch: Epoch,
         verdict: &Verdict,
         now: Uptime,
+        longest: Duration,
     ) {
         let Some(wait) = wait_of(verdict) else { return };
+        let until = now.after(wait.min(longest));
         let mut words = Vec::with_capacity(OWN + EACH * verdict.limits.len());
-        words.extend([u64::from(epoch.0), now.as_micros()]);
+        words.extend([u64::from(epoch.0), now.as_micros(), until.as_micros()]);
         for standing in &verdict.limits {
             let wait = match standing.wait {
                 Wait::For(wait) => micros(wait),
@@ -66,7 +69,7 @@ impl Store {
             let begun = shard.clock();
             shard.sweep(now, 2);
             if shard.reserve(&[(name, 0..words.len())], now, begun).is_ok() {
-                shard.write(name, &words, now.after(wait));
+                shard.write(name, &words, until);
             }
         }
     }
@@ -80,8 +83,8 @@ impl Store {
             let shard = self.lock(tag).ok()?;
             shard.read(name, &mut words)?;
         }
-        let (&[epoch, since], standings) = words.split_first_chunk::<OWN>()?;
-        if epoch != u64::from(self.epoch(tag).0) {
+        let (&[epoch, since, until], standings) = words.split_first_chunk::<OWN>()?;
+        if epoch != u64::from(self.epoch(tag).0) || now.as_micros() >= until {
             return None;
         }
         let gone = now.since(Uptime::from_micros(since));
@@ -96,8 +99,7 @@ impl Store {
         };
         let (standings, _) = standings.as_chunks::<EACH>();
         let verdict = Verdict { allowed: false, limits: standings.iter().map(standing).collect() };
-        // Once the wait is over it says nothing more.
-        wait_of(&verdict).map(|_| verdict)
+        Some(verdict)
     }
 
     fn denial(&self, terms: &Terms, tag: Tag, cost: u64) -> Fingerprint {
@@ -136,6 +138,8 @@ mod tests {
         Limit::SlidingLog(text.parse().expect("a rate"))
     }
 
+    const FOREVER: Duration = Duration::MAX;
+
     fn at(millis: u64) -> Uptime {
         Uptime::from_micros(millis * 1_000)
     }
@@ -159,7 +163,7 @@ mod tests {
         let tag = store.tag(b"client");
         let told = |millis| store.recall(&terms, tag, 1, at(millis));
         assert_eq!(told(0), None);
-        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(1_000));
+        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(1_000), FOREVER);
         assert_eq!(told(1_000), Some(verdict));
 
         // Each wait counts down by itself, and so do the resets.
@@ -174,13 +178,26 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_may_be_remembered_for_less_than_its_wait() {
+        let store = store("a_refusal_may_be_remembered_for_less");
+        let (limits, verdict) = refusal();
+        let terms = store.terms(&limits, &["a", "b"]);
+        let tag = store.tag(b"client");
+        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(0), Duration::from_secs(1));
+        let told =
+            |millis| store.recall(&terms, tag, 1, at(millis)).map(|told| told.limits[1].wait);
+        assert_eq!(told(999), Some(Wait::For(Duration::from_millis(8_501))));
+        assert_eq!(told(1_000), None);
+    }
+
+    #[test]
     fn whatever_differs_is_not_answered_from_it() {
         let store = store("whatever_differs");
         let (limits, verdict) = refusal();
         let names = ["log:1s", "log:10s"];
         let terms = store.terms(&limits, &names);
         let tag = store.tag(b"client");
-        store.remember(&terms, tag, 2, store.epoch(tag), &verdict, at(0));
+        store.remember(&terms, tag, 2, store.epoch(tag), &verdict, at(0), FOREVER);
         let recalls = |terms: &Terms, client: &[u8], cost| {
             store.recall(terms, store.tag(client), cost, at(1)).is_some()
         };
@@ -203,7 +220,7 @@ mod tests {
         let (limits, verdict) = refusal();
         let terms = store.terms(&limits, &["a", "b"]);
         let tag = store.tag(b"client");
-        let remember = |epoch| store.remember(&terms, tag, 1, epoch, &verdict, at(0));
+        let remember = |epoch| store.remember(&terms, tag, 1, epoch, &verdict, at(0), FOREVER);
         let is_remembered = || store.recall(&terms, tag, 1, at(1)).is_some();
         remember(store.epoch(tag));
         assert!(is_remembered());
@@ -228,7 +245,7 @@ mod tests {
         let mut states = limits.each_ref().map(State::new);
         for (cost, what) in [(2, "a cost that never fits"), (1, "admitted"), (0, "a look")] {
             let verdict = decide(&limits, &mut states, Timestamp::from_micros(0), cost);
-            store.remember(&terms, tag, cost, store.epoch(tag), &verdict, at(0));
+            store.remember(&terms, tag, cost, store.epoch(tag), &verdict, at(0), FOREVER);
             assert_eq!(store.recall(&terms, tag, cost, at(0)), None, "{what}");
         }
         assert_eq!(store.usage().entries, 0);

@@ -1,41 +1,38 @@
 //! What is found again by name.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Shared memory of one kind by name, as long as somebody holds it. A reload runs
 /// `init_by_lua` in the process and before the end of the configuration that it
-/// replaces, so it finds what that one holds.
+/// replaces, so it finds what that one holds; also where a reload in between has
+/// failed, whose own was not of the same size.
 pub(crate) struct Registry<T> {
-    known: Mutex<Option<HashMap<String, Weak<T>>>>,
+    known: Mutex<Vec<(String, Weak<T>)>>,
 }
 
 impl<T> Registry<T> {
     pub(crate) const fn new() -> Self {
-        Self { known: Mutex::new(None) }
+        Self { known: Mutex::new(Vec::new()) }
     }
 
     /// What is known by this name, if `fits` says that it will do; else what
-    /// `make` makes, which takes the name. Tells in second place what there was
-    /// and did not fit.
+    /// `make` makes. Tells in second place what there was and did not fit.
     pub(crate) fn open(
         &self,
         name: &str,
-        fits: impl FnOnce(&T) -> bool,
+        fits: impl Fn(&T) -> bool,
         make: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<(Arc<T>, Option<Arc<T>>)> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get_or_insert_default();
-        known.retain(|_, held| held.strong_count() > 0);
-        let before = known.get(name).and_then(Weak::upgrade);
-        match before {
-            Some(before) if fits(&before) => Ok((before, None)),
-            before => {
-                let made = Arc::new(make()?);
-                known.insert(name.to_owned(), Arc::downgrade(&made));
-                Ok((made, before))
-            }
+        known.retain(|(_, held)| held.strong_count() > 0);
+        let named = known.iter().filter(|(known, _)| known == name);
+        let held: Vec<Arc<T>> = named.filter_map(|(_, held)| held.upgrade()).collect();
+        if let Some(found) = held.iter().find(|held| fits(held)) {
+            return Ok((Arc::clone(found), None));
         }
+        let made = Arc::new(make()?);
+        known.push((name.to_owned(), Arc::downgrade(&made)));
+        Ok((made, held.into_iter().next()))
     }
 }

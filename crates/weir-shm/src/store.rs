@@ -376,3 +376,24 @@ impl Drop for Locked<'_> {
         self.0.header.lock.release();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_found_again_by_name_and_size_also_after_a_reload_that_failed() {
+        let open = |size| Store::open("a_store_is_found_again", size).expect("a store");
+        let (first, opened) = open(1 << 20);
+        assert_eq!(opened, Opened::New);
+        let (failed, opened) = open(2 << 20);
+        assert_eq!(opened, Opened::Resized { from: 1 << 20 });
+        drop(failed);
+        let (again, opened) = open(1 << 20);
+        assert_eq!(opened, Opened::Found);
+        assert!(Arc::ptr_eq(&first, &again));
+        drop((first, again));
+        assert_eq!(open(1 << 20).1, Opened::New, "nobody held it");
+        assert!(Store::open("too small", (1 << 20) - 1).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! A refusal that Redis gave is repeated on this host until its wait is over.
+
+use std::time::{Duration, Instant};
+
+use weir_tests::{Client, Conf, Nginx, Redis, wait_until};
+
+fn conf(redis: &Redis, fields: &str, policies: &str) -> Conf {
+    Conf::with_setup(&format!(
+        "{{ redis = {{ url = \"{}\", timeout = \"5s\" }}, {fields} policies = {{ {policies} }} }}",
+        redis.url()
+    ))
+    .stats()
+}
+
+fn calls(redis: &Redis) -> u64 {
+    redis.calls("evalsha")
+}
+
+/// Asked with the arguments of the request: `k`, `cost`, `plan`.
+const ASK: &str = "local arg = ngx.req.get_uri_args() \
+    require(\"resty.weir\").access(\"api\", \
+        { key = arg.k or \"client\", cost = tonumber(arg.cost), plan = arg.plan })";
+
+#[test]
+fn a_client_that_hammers_costs_at_most_one_command_a_wait() {
+    let redis = Redis::start();
+    let conf = conf(&redis, "", "api = { limit = \"1/1s\" }").limited("/api", "api").workers(2);
+    let nginx = Nginx::start(&conf);
+    nginx.wait_for_workers(2);
+    // One client, on a connection of its own for each request, so that both workers
+    // are asked.
+    let client = Client::without_keepalive(nginx.port());
+    let before = calls(&redis);
+    let begun = Instant::now();
+    let (mut passed, mut refused) = (0, 0);
+    while begun.elapsed() < Duration::from_secs(5) {
+        match client.get("/api").status {
+            200 => passed += 1,
+            429 => refused += 1,
+            other => panic!("status {other}"),
+        }
+    }
+    let asked = calls(&redis) - before;
+    // Each that passed was asked for, and behind each one refusal that told a wait.
+    assert!((4..=6).contains(&passed), "{passed} passed");
+    assert!(asked <= 2 * passed, "{asked} commands for {passed} waits");
+    assert!(refused > 100 * asked, "{refused} were refused with {asked} commands");
+    nginx.assert_calm_log();
+}
+
+#[test]
+fn the_wait_counts_down_and_the_first_request_behind_it_passes() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(&conf(&redis, "", "api = { limit = \"1/2s\" }").content(
+        "/check",
+        "local told = require(\"resty.weir\").check(\"api\") \
+         ngx.print(told.source, \" \", told.retry_after or 0)",
+    ));
+    let said = || {
+        let body = nginx.client().get("/check").body;
+        let (source, wait) = body.split_once(' ').expect("a source and a wait");
+        (source.to_owned(), wait.parse::<f64>().expect("seconds"))
+    };
+    assert_eq!(said(), ("redis".to_owned(), 0.0));
+    let (source, first) = said();
+    let told = Instant::now();
+    assert_eq!(source, "redis");
+    let before = calls(&redis);
+    let mut last = first;
+    while told.elapsed() < Duration::from_millis(1_500) {
+        let (source, wait) = said();
+        assert!(source == "remembered" && wait < last, "{source}: {wait} after {last}");
+        last = wait;
+    }
+    assert_eq!(calls(&redis), before);
+    let left = first - told.elapsed().as_secs_f64();
+    assert!((left - last).abs() < 0.1, "{last} s were told, and {left} s were left");
+    let wait = wait_until("it passes", Duration::from_secs(5), || said().0 == "redis");
+    assert_eq!(calls(&redis), before + 1, "the first that was asked again passed");
+    assert!(wait.as_secs_f64() + 0.1 > left);
+}
+
+#[test]
+fn what_differs_from_the_refusal_is_asked() {
+    let redis = Redis::start();
+    let policies = "api = { limit = \"3/1h\", plans = { gold = \"4/1h\" } }, \
+                    other = { limit = \"5/1h\" }";
+    let conf = conf(&redis, "", policies)
+        .access("/api", ASK)
+        .access("/other", "require(\"resty.weir\").access(\"other\", { key = \"client\" })");
+    let nginx = Nginx::start(&conf);
+    let client = nginx.client();
+    let status = |query: &str| client.get(&format!("/api?{query}")).status;
+    assert_eq!([status("cost=2"), status("cost=2"), status("cost=2")], [200, 429, 429]);
+    assert_eq!(nginx.count("decisions.remembered"), 1);
+    assert_eq!(status("cost=1"), 200, "a smaller cost");
+    assert_eq!(status("cost=1"), 429);
+    assert_eq!(status("cost=1&plan=gold"), 200, "another plan");
+    assert_eq!(status("cost=1&k=another"), 200, "another client");
+    assert_eq!(client.get("/other").status, 200, "another policy");
+    assert_eq!(status("cost=0"), 200, "a look");
+    assert_eq!((status("cost=2"), status("cost=1")), (429, 429));
+    assert_eq!(nginx.count("decisions.remembered"), 3);
+
+    // The same limits after a reload, and a raised one.
+    nginx.reload_and_wait(&conf);
+    assert_eq!(nginx.client().get("/api?cost=1").status, 429);
+    assert_eq!(nginx.count("decisions.remembered"), 1, "it is remembered over a reload");
+    let mut raised = conf;
+    raised.setup = raised.setup.replace("\"3/1h\"", "\"5/1h\"");
+    nginx.reload_and_wait(&raised);
+    assert_eq!(nginx.client().get("/api?cost=1").status, 200);
+}
+
+#[test]
+fn what_is_given_back_on_this_host_is_noticed_by_all_its_workers() {
+    let redis = Redis::start();
+    let lua = "local weir = require(\"resty.weir\") \
+        weir.access(\"api\", { key = \"client\", cost = 1 }) \
+        ngx.sleep(tonumber(ngx.var.arg_hold) or 0) \
+        if ngx.var.arg_back then weir.refund(1) end";
+    let conf = conf(&redis, "", "api = { limit = \"2/1h\" }").access("/api", lua).workers(2);
+    let nginx = Nginx::start(&conf);
+    nginx.wait_for_workers(2);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| nginx.client().get("/api?hold=0.5&back=1").status);
+        wait_until("it is charged", Duration::from_secs(5), || {
+            redis.command::<u64>("ZCARD weir:{=client}:api:log:1h") == 1
+        });
+        let again = || Client::without_keepalive(nginx.port()).get("/api").status;
+        assert_eq!(again(), 200);
+        assert!((0..20).all(|_| again() == 429));
+        assert_eq!(held.join().unwrap(), 200);
+        wait_until("what was given back is free", Duration::from_secs(2), || again() == 200);
+    });
+    nginx.assert_calm_log();
+}
+
+/// Another host may be about to give back what its client was refused for here.
+#[test]
+fn under_a_charge_list_a_refusal_is_remembered_for_a_second() {
+    let redis = Redis::start();
+    let policies = "login = { limit = \"1/1h\", charge = { 401 } }";
+    let conf = conf(&redis, "", policies)
+        .server("log_by_lua_block { require(\"resty.weir\").log() }")
+        .server(
+            "location /login { access_by_lua_block { require(\"resty.weir\").access(\"login\") } \
+             content_by_lua_block { ngx.sleep(tonumber(ngx.var.arg_hold)) ngx.print(\"ok\") } }",
+        );
+    let (here, there) = (Nginx::start(&conf), Nginx::start(&conf));
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| there.client().get("/login?hold=0.5").status);
+        wait_until("it is charged there", Duration::from_secs(5), || {
+            redis.command::<u64>("DBSIZE") == 1
+        });
+        let login = || here.client().get("/login?hold=0").status;
+        assert_eq!((login(), login()), (429, 429));
+        assert_eq!(here.count("decisions.remembered"), 1);
+        assert_eq!(held.join().unwrap(), 200);
+        wait_until("the user gets in here", Duration::from_secs(3), || login() == 200);
+    });
+}
+
+#[test]
+fn it_can_be_turned_off() {
+    let redis = Redis::start();
+    let policies = "api = { limit = \"1/1h\" }, on = { limit = \"1/1h\", remember_denials = true }";
+    let conf = conf(&redis, "remember_denials = false,", policies)
+        .limited("/api", "api")
+        .limited("/on", "on");
+    let nginx = Nginx::start(&conf);
+    let client = nginx.client();
+    for (path, commands) in [("/api", 10), ("/on", 2)] {
+        let before = calls(&redis);
+        let statuses: Vec<u16> = (0..10).map(|_| client.get(path).status).collect();
+        assert_eq!(statuses.iter().filter(|&&status| status == 429).count(), 9);
+        assert_eq!(calls(&redis) - before, commands, "{path}");
+    }
+}
+
+#[test]
+fn a_refusal_is_repeated_while_redis_is_away() {
+    let mut redis = Redis::start();
+    let policies = "api = { limit = \"1/1h\", on_error = \"open\" }";
+    let nginx = Nginx::start(&conf(&redis, "", policies).access("/api", ASK));
+    let client = nginx.client();
+    assert_eq!((client.get("/api").status, client.get("/api").status), (200, 429));
+    redis.kill();
+    wait_until("Redis is lost", Duration::from_secs(5), || nginx.stat("redis") == "down");
+    let refused = client.get("/api");
+    assert_eq!((refused.status, refused.number("RateLimit-Limit")), (429, 1));
+    assert_eq!(client.get("/api?k=another").status, 200, "nobody knows");
+}
+
+#[test]
+fn a_cost_that_never_fits_is_not_remembered() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(&conf(&redis, "", "api = { limit = \"1/1h\" }").access("/api", ASK));
+    let before = calls(&redis);
+    let client = nginx.client();
+    for _ in 0..5 {
+        let refused = client.get("/api?cost=2");
+        assert_eq!((refused.status, refused.header("Retry-After")), (429, None));
+    }
+    assert_eq!(calls(&redis) - before, 5);
+}
