@@ -274,6 +274,16 @@ function _M.charge(units, name)
 end
 
 
+-- forget_denials(), anywhere: has all workers of this host ask Redis again about
+-- clients that it has refused, for whoever has let one in by hand.
+function _M.forget_denials()
+    if not engine then
+        error("weir: setup() was not called in init_by_lua", 2)
+    end
+    engine:forget_denials()
+end
+
+
 -- header_filter(), in header_filter_by_lua: where the client is told of a limit
 -- here, the limit headers of the upstream are left out.
 function _M.header_filter()

@@ -136,6 +136,23 @@ fn what_is_given_back_on_this_host_is_noticed_by_all_its_workers() {
     nginx.assert_calm_log();
 }
 
+#[test]
+fn whoever_lets_a_client_in_by_hand_can_have_its_denials_forgotten() {
+    let redis = Redis::start();
+    let conf = conf(&redis, "", "api = { limit = \"1/1h\" }")
+        .access("/api", ASK)
+        .content("/forget", "require(\"resty.weir\").forget_denials()")
+        .workers(2);
+    let nginx = Nginx::start(&conf);
+    nginx.wait_for_workers(2);
+    let status = || Client::without_keepalive(nginx.port()).get("/api").status;
+    assert_eq!((status(), status()), (200, 429));
+    redis.command::<()>("FLUSHALL");
+    assert!((0..20).all(|_| status() == 429), "this host does not hear of it");
+    assert_eq!(nginx.client().get("/forget").status, 200);
+    assert_eq!((status(), status()), (200, 429));
+}
+
 /// Another host may be about to give back what its client was refused for here.
 #[test]
 fn under_a_charge_list_a_refusal_is_remembered_for_a_second() {

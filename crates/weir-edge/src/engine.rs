@@ -494,6 +494,10 @@ impl LuaUserData for Engine {
             engine.decide_share(request).into_lua_multi(lua)
         });
         methods.add_method("has_redis", |_, engine, ()| Ok(engine.deployment.is_some()));
+        methods.add_method("forget_denials", |_, engine, ()| {
+            engine.host.call_off_all();
+            Ok(())
+        });
         methods.add_method("notice", |_, engine, ()| Ok(engine.host.notice()));
         methods.add_method("next", |lua, engine, ()| match engine.next() {
             Some(answer) => answer.into_lua_multi(lua),

@@ -174,6 +174,11 @@ impl Host {
         self.store.call_off(tag);
     }
 
+    /// Forgets the denials of all clients.
+    pub(crate) fn call_off_all(&self) {
+        self.store.call_off_all();
+    }
+
     pub(crate) fn usage(&self) -> MemoryUsage {
         self.store.usage()
     }

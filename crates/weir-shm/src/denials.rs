@@ -38,6 +38,13 @@ impl Store {
         self.epoch_of(tag).fetch_add(1, Relaxed);
     }
 
+    /// Calls off the denials of all clients.
+    pub fn call_off_all(&self) {
+        for epoch in self.epochs() {
+            epoch.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Remembers a refusal of `cost` units that was asked for in `epoch` and told at
     /// `now`, until its wait is over but no longer than `longest`. One without a
     /// wait, or of an epoch that is over, is forgotten. Where the store cannot take
@@ -234,6 +241,8 @@ mod tests {
         assert!(!is_remembered());
         remember(store.epoch(tag));
         assert!(is_remembered());
+        store.call_off_all();
+        assert!(!is_remembered());
     }
 
     #[test]

@@ -299,8 +299,12 @@ impl Store {
         self.mapping.at(self.layout.header(shard))
     }
 
+    pub(crate) fn epochs(&self) -> &[AtomicU32] {
+        self.mapping.slice(0, EPOCHS)
+    }
+
     pub(crate) fn epoch_of(&self, tag: Tag) -> &AtomicU32 {
-        &self.mapping.slice::<AtomicU32>(0, EPOCHS)[tag.0.1 as usize % EPOCHS]
+        &self.epochs()[tag.0.1 as usize % EPOCHS]
     }
 
     pub(crate) fn hash(&self, bytes: &[u8]) -> Fingerprint {

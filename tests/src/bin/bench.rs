@@ -12,12 +12,38 @@ const ROUNDS: usize = 5;
 const SECONDS: u32 = 2;
 const CONNECTIONS: [u32; 3] = [1, 16, 64];
 
-/// A path and what is behind it.
-const CONTENDERS: [(&str, &str); 3] = [
-    ("/none", "no limiter"),
-    ("/weir", "sliding log, 4,096 clients"),
-    ("/denied", "sliding log, refused"),
+/// Where limits are decided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Memory,
+    Redis,
+}
+
+/// The nginx that is asked, a path of it, and what is behind that. The first is what
+/// the others are compared with.
+const CONTENDERS: [(Store, &str, &str); 9] = [
+    (Store::Memory, "/none", "no limiter"),
+    (Store::Memory, "/limit_req", "limit_req"),
+    (Store::Memory, "/limit_req_denied", "limit_req, refused"),
+    (Store::Redis, "/log", "Redis, sliding log"),
+    (Store::Redis, "/denied", "Redis, refused (remembered)"),
+    (Store::Memory, "/log", "memory, sliding log"),
+    (Store::Memory, "/counter", "memory, sliding counter"),
+    (Store::Memory, "/bucket", "memory, token bucket"),
+    (Store::Memory, "/denied", "memory, refused"),
 ];
+
+/// As a key, 4,096 clients at random.
+const CLIENTS: &str = "map $request_id $client { ~^(?<first>...) $first; }
+    limit_req_zone $client zone=many:10m rate=100000r/s;
+    limit_req_zone $client zone=none:10m rate=1r/m;
+    limit_req_status 429;";
+
+const POLICIES: &str = "
+    log     = { key = \"$client\", limit = \"1000000/1s\" },
+    counter = { key = \"$client\", limit = \"1000000/1s\", algorithm = \"sliding-counter\" },
+    bucket  = { key = \"$client\", limit = \"1000000/1s\", algorithm = \"token-bucket\" },
+    denied  = { key = \"one\", limit = \"1/1h\" }";
 
 /// One round's figures.
 #[derive(Clone, Copy, Default)]
@@ -31,16 +57,16 @@ struct Figures {
 
 fn main() {
     let redis = Redis::start();
-    let policies = "api = { limit = \"1000000/1m\" }, none = { limit = \"1/1h\" }";
-    let key = "{ key = tostring(ngx.var.request_id):sub(1, 3) }";
-    let conf = Conf::new(&redis.url(), policies)
-        .access("/none", "")
-        .access("/weir", &format!("require(\"resty.weir\").access(\"api\", {key})"))
-        .limited("/denied", "none");
-    let nginx = Nginx::start(&conf);
+    let in_redis = start(&format!("redis = {{ url = \"{}\", timeout = \"5s\" }},", redis.url()));
+    let in_memory = start("");
+    let nginx = |store| match store {
+        Store::Redis => &in_redis,
+        Store::Memory => &in_memory,
+    };
 
     println!(
-        "{ROUNDS} rounds of {SECONDS} s each, one worker; medians, and ratios to no limiter\n"
+        "{ROUNDS} rounds of {SECONDS} s each, one worker, 4,096 clients; medians, and ratios to \
+         no limiter\n"
     );
     println!(
         "{:<12} {:<28} {:>11} {:>6} {:>9} {:>6} {:>12} {:>12}",
@@ -49,15 +75,15 @@ fn main() {
     for connections in CONNECTIONS {
         let mut rounds = [const { Vec::new() }; CONTENDERS.len()];
         for round in 1..=ROUNDS {
-            for (contender, (path, name)) in CONTENDERS.iter().enumerate() {
+            for (contender, (store, path, name)) in CONTENDERS.iter().enumerate() {
                 eprint!("\r{connections} connections, round {round} of {ROUNDS}: {name:<40}");
                 redis.command::<()>("FLUSHALL");
-                rounds[contender].push(measure(&nginx, &redis, path, connections));
+                rounds[contender].push(measure(nginx(*store), &redis, path, connections));
             }
         }
         eprint!("\r{:<80}\r", "");
         let base = median(&rounds[0]);
-        for ((_, name), rounds) in CONTENDERS.iter().zip(&rounds) {
+        for ((_, _, name), rounds) in CONTENDERS.iter().zip(&rounds) {
             let figures = median(rounds);
             println!(
                 "{connections:<12} {name:<28} {:>11.0} {:>6.2} {:>6} µs {:>6.2} {:>9.1} µs {:>9.1} µs",
@@ -70,6 +96,24 @@ fn main() {
             );
         }
     }
+}
+
+/// An nginx with all paths, and these fields of `setup`.
+fn start(fields: &str) -> Nginx {
+    let mut conf = Conf::with_setup(&format!("{{ {fields} policies = {{ {POLICIES} }} }}"))
+        .access("/none", "")
+        .limited("/log", "log")
+        .limited("/counter", "counter")
+        .limited("/bucket", "bucket")
+        .limited("/denied", "denied");
+    conf.http = CLIENTS.to_owned();
+    for (path, zone) in [("/limit_req", "many burst=1000 nodelay"), ("/limit_req_denied", "none")] {
+        conf = conf.server(&format!(
+            "location {path} {{ limit_req zone={zone}; access_by_lua_block {{ }} \
+             content_by_lua_block {{ ngx.print(\"ok\") }} }}"
+        ));
+    }
+    Nginx::start(&conf)
 }
 
 fn measure(nginx: &Nginx, redis: &Redis, path: &str, connections: u32) -> Figures {
