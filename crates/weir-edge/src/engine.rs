@@ -17,6 +17,7 @@ use weir_core::{Config, ConfigError, Limit, Timestamp};
 use weir_redis::{Ask, Deployment, Health, Operation, Rule, Source};
 
 use crate::answer::{Form, LuaAnswer};
+use crate::metrics::{self, Metrics};
 use crate::policies::Terms;
 use crate::worker::{self, Worker};
 use crate::{lua_config, policies, secrets};
@@ -36,6 +37,7 @@ pub(crate) struct Engine {
     rules: Arc<[Rule]>,
     /// In the order of `rules`.
     terms: Vec<Terms>,
+    metrics: Metrics,
     worker: RefCell<Option<Worker>>,
     last_ticket: Cell<u64>,
     /// The tickets whose answers have another form than headers alone.
@@ -56,6 +58,7 @@ impl Engine {
         Ok(Self {
             deployment,
             terms: policies::terms(&config.policies),
+            metrics: Metrics::open(&config)?,
             rules,
             config,
             worker: RefCell::new(None),
@@ -76,7 +79,8 @@ impl Engine {
             // A parent's: its descriptors are shared with the thread there.
             std::mem::forget(stale);
         }
-        match Worker::start(&self.config, self.deployment.clone(), Arc::clone(&self.rules)) {
+        let (deployment, rules) = (self.deployment.clone(), Arc::clone(&self.rules));
+        match Worker::start(&self.config, deployment, rules, &self.metrics) {
             Ok(started) => {
                 // What was asked of the last thread is answered no more.
                 self.forms.borrow_mut().clear();
@@ -331,6 +335,16 @@ impl LuaUserData for Engine {
         methods.add_method("network", |_, engine, address| Ok(engine.network(address)));
         methods.add_method("exempts", |_, engine, address| Ok(engine.exempts(address)));
         methods.add_method("refusal", |_, _, refusal| Ok(refusal_of(refusal)));
+        methods.add_method("labels", |lua, _, ()| metrics::labels(lua));
+        methods.add_method("record", |_, engine, decision| {
+            engine.metrics.record(decision);
+            Ok(())
+        });
+        methods.add_method("upstream_429", |_, engine, id| {
+            engine.metrics.record_upstream_429(id);
+            Ok(())
+        });
+        methods.add_method("metrics", |_, engine, accept| engine.metrics.tell(accept));
         methods.add_method("stats", |lua, engine, ()| engine.stats(lua));
         methods.add_method("policies", |lua, engine, ()| {
             policies::to_lua(lua, &engine.config.policies)

@@ -8,6 +8,7 @@ mod answer;
 mod bell;
 mod engine;
 mod lua_config;
+mod metrics;
 mod policies;
 mod secrets;
 mod sys;
@@ -33,6 +34,7 @@ fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>
 fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
     let module = lua.create_table()?;
     module.set("version", env!("CARGO_PKG_VERSION"))?;
+    module.set("clock", lua.create_function(|_, ()| Ok(metrics::clock()))?)?;
     module.set("setup", lua.create_function(setup)?)?;
     Ok(module)
 }

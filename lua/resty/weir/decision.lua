@@ -3,15 +3,18 @@
 
 local journal = require "resty.weir.journal"
 local key = require "resty.weir.key"
+local metrics = require "resty.weir.metrics"
 local pump = require "resty.weir.pump"
 local settlement = require "resty.weir.settlement"
 local variables = require "resty.weir.variables"
 
 local ngx = ngx
+local clock = metrics.clock
 local getmetatable = getmetatable
 local pairs = pairs
 local pcall = pcall
 local sub = string.sub
+local tonumber = tonumber
 local tostring = tostring
 local type = type
 
@@ -137,6 +140,7 @@ end
 -- nobody could say, with the reason in third place. A fault in here must end as
 -- the policy says, not as a 500.
 function _M.make(policy, opts, in_full, record)
+    local started = clock()
     local ok, decision, reason, detail = true, nil, "timeout", nil
     -- A request waits in vain but once.
     if not (record and record.has_timed_out) then
@@ -146,7 +150,7 @@ function _M.make(policy, opts, in_full, record)
         decision, reason, detail = nil, "fault", tostring(decision)
     end
 
-    local outcome, remaining, source
+    local outcome, remaining, source, wait
     if not decision then
         journal.no_decision(policy, reason, detail)
         source = "on_error"
@@ -162,6 +166,8 @@ function _M.make(policy, opts, in_full, record)
             settlement.refused(policy)
             if policy.dry_run then
                 journal.would_refuse(policy)
+            else
+                wait = tonumber(decision.retry_after)
             end
             if not decision.retry_after then
                 journal.never_fits(policy, decision.units)
@@ -170,6 +176,7 @@ function _M.make(policy, opts, in_full, record)
     end
 
     journal.count(outcome)
+    metrics.record(policy, outcome, source, started, wait, reason)
     if record then
         if outcome == "allowed" then
             settlement.note(policy, record, decision)

@@ -20,10 +20,13 @@ local PAUSE = 10
 _M.decisions = {
     allowed = 0,
     denied = 0,
+    remembered = 0,
     exempt = 0,
     dry_run_denied = 0,
     error_open = 0,
     error_closed = 0,
+    error_local = 0,
+    error_local_denied = 0,
     internal = 0,
 }
 
