@@ -4,7 +4,8 @@
 //! `LUALIB`, a directory of Lua libraries to look in first (default: Weir as
 //! `make test` installed it, then nginx's own path); `REDIS_SERVER`, the Redis
 //! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`;
-//! networks are made by `ip` and `iptables`, and need root.
+//! networks are made by `ip` and `iptables`, and need root. The text of metrics
+//! is read by `promtool`.
 
 pub mod acl;
 pub mod certificates;

@@ -28,21 +28,19 @@ pub const OUTCOMES: [&str; 9] = [
 pub const SOURCES: [&str; 5] = ["redis", "memory", "remembered", "local", "on_error"];
 
 /// Why there was no decision. What is none of these counts as the last.
-pub const REASONS: [&str; 16] = [
+pub const REASONS: [&str; 14] = [
     "timeout",
     "unreachable",
     "redis_error",
     "malformed_reply",
     "queue_full",
     "no_pump",
-    "not_started",
     "stopped",
     "bad_key",
     "bad_cost",
     "bad_exempt",
     "bad_options",
     "bad_phase",
-    "no_such_policy",
     "fault",
     "other",
 ];
