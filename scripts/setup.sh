@@ -20,6 +20,7 @@ need wrk wrk
 need nghttp nghttp2-client
 need ip iproute2
 need iptables iptables
+need promtool prometheus
 for package in "$@"; do
     need "$package" "$package"
 done

@@ -6,6 +6,7 @@ local answer = require "resty.weir.answer"
 local decision = require "resty.weir.decision"
 local edge = require "weir_edge"
 local journal = require "resty.weir.journal"
+local metrics = require "resty.weir.metrics"
 local process = require "ngx.process"
 local pump = require "resty.weir.pump"
 local request = require "resty.weir.request"
@@ -102,6 +103,7 @@ function _M.setup(config)
     if notice then
         log(ERR, "weir: ", notice)
     end
+    metrics.configure(engine)
     for name, policy in pairs(policies) do
         policy.logged_at = {}
         if not policy.key then
@@ -233,7 +235,9 @@ function _M.check(name, opts)
     if not WAITING_PHASES[phase] then
         journal.no_decision(policy, "bad_phase", "nothing can be waited for in " .. phase)
         local is_open = policy.on_error ~= "closed" or policy.dry_run
-        journal.count(is_open and "error_open" or "error_closed")
+        local outcome = is_open and "error_open" or "error_closed"
+        journal.count(outcome)
+        metrics.record(policy, outcome, "on_error", nil, nil, "bad_phase")
         return { allowed = is_open, source = "on_error", reason = "bad_phase" }
     end
 
@@ -294,8 +298,8 @@ function _M.header_filter()
 end
 
 
--- log(), in log_by_lua: gives back the charges that the status takes back, and
--- sets the variables that a redirect has emptied.
+-- log(), in log_by_lua: gives back the charges that the status takes back, sets
+-- the variables that a redirect has emptied, and counts an upstream's 429.
 function _M.log()
     if get_phase() ~= "log" then
         error("weir: log() belongs in log_by_lua", 2)
@@ -304,7 +308,21 @@ function _M.log()
     if record then
         settlement.finish(engine, record, record.status or ngx.status)
         variables.set(record)
+        metrics.note_upstream(record)
     end
+end
+
+
+-- metrics(), in content_by_lua: answers with what all workers of the host have
+-- counted, as Prometheus reads it: docs/metrics.md.
+function _M.metrics()
+    if not engine then
+        error("weir: setup() was not called in init_by_lua", 2)
+    end
+    if get_phase() ~= "content" then
+        error("weir: metrics() belongs in content_by_lua", 2)
+    end
+    metrics.answer()
 end
 
 

@@ -4,7 +4,8 @@
 //! `LUALIB`, a directory of Lua libraries to look in first (default: Weir as
 //! `make test` installed it, then nginx's own path); `REDIS_SERVER`, the Redis
 //! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`;
-//! networks are made by `ip` and `iptables`, and need root.
+//! networks are made by `ip` and `iptables`, and need root. The text of metrics
+//! is read by `promtool`.
 
 pub mod acl;
 pub mod certificates;
@@ -16,6 +17,7 @@ pub mod gate;
 pub mod http2;
 pub mod limited;
 pub mod load;
+pub mod metrics;
 pub mod network;
 pub mod nginx;
 pub mod process;
@@ -34,6 +36,7 @@ pub use client::{Answer, Client};
 pub use cluster::Cluster;
 pub use http2::{Http2, Stream};
 pub use load::{Answers, Load};
+pub use metrics::Metrics;
 pub use network::Network;
 pub use nginx::{Conf, Nginx};
 pub use proxy::Proxy;

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accept;
 pub mod address;
 pub mod algorithm;
 pub mod config;

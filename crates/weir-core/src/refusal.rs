@@ -4,8 +4,7 @@
 //! draft-ietf-httpapi-ratelimit-headers-11, as JSON; as text or HTML for a
 //! client that asks for that and not for JSON (RFC 9110, section 12.5.1).
 
-use mediatype::names::{APPLICATION, HTML, JSON, PLAIN, PROBLEM, TEXT};
-use mediatype::{MediaType, MediaTypeList, Name, ReadParams};
+use crate::accept::wish;
 
 /// Why a request was answered in place of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +61,10 @@ impl Media {
     /// The form that an `Accept` header prefers; JSON where it does not say.
     pub fn preferred(accept: Option<&str>) -> Self {
         let Some(accept) = accept else { return Media::Json };
-        let wish = |ty, subty, suffix| wish(accept, ty, subty, suffix);
+        let weight = |offer| wish(accept, offer).weight;
         // Who refuses JSON is not given it under its other name.
-        let json = wish(APPLICATION, JSON, None).max(wish(APPLICATION, PROBLEM, Some(JSON)));
-        let ((_, json), (_, html), (_, text)) =
-            (json, wish(TEXT, HTML, None), wish(TEXT, PLAIN, None));
+        let json = wish(accept, "application/json").max(wish(accept, "application/problem+json"));
+        let (json, html, text) = (json.weight, weight("text/html"), weight("text/plain"));
         if html > json && html >= text {
             Media::Html
         } else if text > json {
@@ -84,29 +82,6 @@ impl Media {
             Media::Text => "text/plain; charset=utf-8",
         }
     }
-}
-
-/// How much an `Accept` header wants this type: how specific the closest range
-/// is that it names, and its weight in thousandths. What cannot be read is
-/// passed over.
-fn wish(accept: &str, ty: Name, subty: Name, suffix: Option<Name>) -> (u8, u16) {
-    let specificity = |range: &MediaType| match (range.ty.as_str(), range.subty.as_str()) {
-        ("*", "*") => Some(0),
-        (_, "*") if range.ty == ty => Some(1),
-        _ if range.ty == ty && range.subty == subty && range.suffix == suffix => Some(2),
-        _ => None,
-    };
-    MediaTypeList::new(accept)
-        .flatten()
-        .filter_map(|range| Some((specificity(&range)?, quality(&range))))
-        .max()
-        .unwrap_or_default()
-}
-
-fn quality(range: &MediaType) -> u16 {
-    let q = range.params().find(|(name, _)| name.as_str().eq_ignore_ascii_case("q"));
-    let weight = q.map_or(Some(1.0), |(_, value)| value.as_str().parse::<f32>().ok());
-    (weight.unwrap_or(1.0).clamp(0.0, 1.0) * 1000.0) as u16
 }
 
 impl Refusal<'_> {

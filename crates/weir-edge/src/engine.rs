@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use mlua::BString;
 use mlua::prelude::*;
 use weir_core::identity::Value;
-use weir_core::rate::MAX_LIMIT;
-use weir_core::refusal::{Media, Reason, Refusal};
 use weir_core::{Config, ConfigError, Limit, Timestamp};
 use weir_redis::{Ask, Deployment, Health, Operation, Rule, Source};
 use weir_shm::Tag;
 
 use crate::answer::{Form, LuaAnswer, Told};
 use crate::host::{self, Host, Part, Sent};
+use crate::metrics::{self, Metrics};
 use crate::policies::Terms;
+use crate::request::{Reply, Request, refusal_of, source_of, units};
 use crate::worker::{self, Worker};
 use crate::{lua_config, policies, secrets};
 
@@ -40,6 +40,7 @@ pub(crate) struct Engine {
     rules: Arc<[Rule]>,
     /// In the order of `rules`.
     terms: Vec<Terms>,
+    metrics: Metrics,
     worker: RefCell<Option<Worker>>,
     last_ticket: Cell<u64>,
     /// What is under way, by ticket, where the answer alone does not tell what to do
@@ -54,40 +55,6 @@ enum UnderWay {
     /// Something that is given back to a client.
     Refund(Tag),
 }
-
-/// How a request goes on.
-enum Reply<'a> {
-    /// Its answer comes under this ticket.
-    Sent(u64),
-    /// It was decided at once, by this word.
-    Decided(&'static str, Told<'a>),
-    /// It cannot be decided, by this word, with more to say to the log.
-    Failed(&'static str, Option<String>),
-}
-
-impl IntoLuaMulti for Reply<'_> {
-    fn into_lua_multi(self, lua: &Lua) -> LuaResult<LuaMultiValue> {
-        match self {
-            Reply::Sent(ticket) => ticket.into_lua_multi(lua),
-            Reply::Decided(word, told) => {
-                let mut values = told.into_lua_multi(lua)?;
-                values.push_front(word.into_lua(lua)?);
-                values.push_front(LuaValue::Boolean(true));
-                Ok(values)
-            }
-            Reply::Failed(word, detail) => (LuaNil, word, detail).into_lua_multi(lua),
-        }
-    }
-}
-
-/// A request as Lua asks for it: `rule, source, value, cost, in_full`.
-///
-/// `rule` is an index of [`policies::rules`]. `source` is the index of the policy's
-/// key that gave the value, from 1; 0 for a key given by the caller, -1 for the
-/// client's address. `value` is a string, or a list of them for a key of several
-/// parts. `cost` is what the caller wrote, nil for 1. `in_full` asks for
-/// [`Form::Table`].
-type Request = (usize, i64, LuaValue, LuaValue, bool);
 
 /// A request that can be decided.
 struct Checked<'a> {
@@ -114,6 +81,7 @@ impl Engine {
             host: Host::open(&config, &rules)?,
             deployment,
             terms: policies::terms(&config.policies),
+            metrics: Metrics::open(&config)?,
             rules,
             config,
             worker: RefCell::new(None),
@@ -125,6 +93,7 @@ impl Engine {
     /// `start()`: `true`, or `nil, error`. Does nothing if the thread runs, or there
     /// is nothing for it to do.
     fn start(&self) -> (Option<bool>, Option<String>) {
+        self.metrics.start();
         let (Some(redis), Some(deployment)) = (&self.config.redis, &self.deployment) else {
             return (Some(true), None);
         };
@@ -138,7 +107,8 @@ impl Engine {
             // A parent's: its descriptors are shared with the thread there.
             std::mem::forget(stale);
         }
-        match Worker::start(redis, deployment.clone(), Arc::clone(&self.rules)) {
+        let (deployment, rules) = (deployment.clone(), Arc::clone(&self.rules));
+        match Worker::start(redis, deployment, rules, &self.metrics) {
             Ok(started) => {
                 // What was asked of the last thread is answered no more.
                 self.under_way.borrow_mut().clear();
@@ -428,61 +398,6 @@ impl Engine {
     }
 }
 
-/// `refusal(accept, is_error, status, retry_after, violated)`: `Content-Type` and
-/// body of an answer in place of the upstream's; `is_error` for one under
-/// `on_error`. `violated` as [`LuaAnswer`] told it.
-fn refusal_of(
-    (accept, is_error, status, retry_after, violated): (
-        Option<BString>,
-        bool,
-        u16,
-        Option<String>,
-        Option<String>,
-    ),
-) -> (&'static str, String) {
-    let accept = accept.as_ref().and_then(|accept| std::str::from_utf8(accept).ok());
-    let media = Media::preferred(accept);
-    let violated: Vec<&str> = violated.iter().flat_map(|names| names.split(',')).collect();
-    let refusal = Refusal {
-        reason: if is_error { Reason::ReducedCapacity } else { Reason::QuotaExceeded },
-        status,
-        violated: &violated,
-        retry_after: retry_after.as_deref(),
-    };
-    (media.content_type(), refusal.body(media))
-}
-
-/// See [`Request`].
-fn source_of(index: i64) -> Source {
-    match index {
-        0 => Source::Given,
-        1.. => Source::Template(index as usize - 1),
-        _ => Source::Address,
-    }
-}
-
-/// A cost as the operator's Lua gave it, in units.
-fn units(cost: &LuaValue) -> Result<u64, String> {
-    let number = match cost {
-        LuaValue::Nil => return Ok(1),
-        LuaValue::Integer(number) => *number as f64,
-        LuaValue::Number(number) => *number,
-        other => return Err(format!("the cost must be a number, not a {}", other.type_name())),
-    };
-    if number > MAX_LIMIT as f64 {
-        // More than any limit can be: it is refused as what never fits.
-        return Ok(MAX_LIMIT);
-    }
-    if number.fract() != 0.0 || number.is_nan() || number < 0.0 {
-        let shown = match number.abs() {
-            0.0..1e17 => number.to_string(),
-            _ => format!("{number:e}"),
-        };
-        return Err(format!("the cost must be a whole number from 0 to {MAX_LIMIT}, not {shown}"));
-    }
-    Ok(number as u64)
-}
-
 impl LuaUserData for Engine {
     fn add_methods<M: LuaUserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("start", |_, engine, ()| Ok(engine.start()));
@@ -526,6 +441,18 @@ impl LuaUserData for Engine {
         methods.add_method("network", |_, engine, address| Ok(engine.network(address)));
         methods.add_method("exempts", |_, engine, address| Ok(engine.exempts(address)));
         methods.add_method("refusal", |_, _, refusal| Ok(refusal_of(refusal)));
+        methods.add_method("labels", |lua, _, ()| metrics::labels(lua));
+        methods.add_method("record", |_, engine, decision| {
+            engine.metrics.record(decision);
+            Ok(())
+        });
+        methods.add_method("upstream_429", |_, engine, id| {
+            engine.metrics.record_upstream_429(id);
+            Ok(())
+        });
+        methods.add_method("metrics", |_, engine, accept| {
+            engine.metrics.tell(accept, engine.host.usage())
+        });
         methods.add_method("stats", |lua, engine, ()| engine.stats(lua));
         methods.add_method("policies", |lua, engine, ()| {
             policies::to_lua(lua, &engine.config.policies)

@@ -9,7 +9,9 @@ mod bell;
 mod engine;
 mod host;
 mod lua_config;
+mod metrics;
 mod policies;
+mod request;
 mod secrets;
 mod sys;
 mod worker;
@@ -34,6 +36,7 @@ fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>
 fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
     let module = lua.create_table()?;
     module.set("version", env!("CARGO_PKG_VERSION"))?;
+    module.set("clock", lua.create_function(|_, ()| Ok(metrics::clock()))?)?;
     module.set("setup", lua.create_function(setup)?)?;
     Ok(module)
 }

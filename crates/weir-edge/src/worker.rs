@@ -4,16 +4,18 @@
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use weir_core::config::RedisConfig;
+use weir_metrics::Publisher;
 use weir_redis::{Answer, Ask, Deployment, Health, Limiter, LinkState, Outlet, Rule};
 
 use crate::bell::{Bell, Order, Rendezvous, Rung};
+use crate::metrics::{self, Metrics};
 use crate::sys;
 
 /// How many log lines may wait for the pump. They tell of changes, so more
@@ -33,6 +35,7 @@ pub(crate) struct Worker {
     notices: Receiver<String>,
     rung: Arc<Rung>,
     health: Arc<Health>,
+    publisher: Arc<Mutex<Publisher>>,
     /// Where the pump is connecting to.
     rendezvous: RefCell<Option<Rendezvous>>,
 }
@@ -62,6 +65,7 @@ impl Worker {
         config: &RedisConfig,
         deployment: Deployment,
         rules: Arc<[Rule]>,
+        metrics: &Metrics,
     ) -> io::Result<Self> {
         let (ask_sender, asks) = mpsc::channel(config.queue);
         let (order_sender, orders) = mpsc::unbounded_channel();
@@ -69,6 +73,7 @@ impl Worker {
         let (notice_sender, notices) = sync_channel(MAX_NOTICES);
         let rung = Arc::new(Rung::default());
         let health = Arc::new(Health::default());
+        let publisher = metrics.publisher(Arc::clone(&health));
 
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -78,14 +83,28 @@ impl Worker {
             .build()?;
         let redis = config.clone();
         let (thread_rung, thread_health) = (Arc::clone(&rung), Arc::clone(&health));
+        // Weakly: the queue ends when the worker has dropped its end.
+        let (queue, thread_publisher) = (ask_sender.downgrade(), Arc::clone(&publisher));
         let run = move || {
             let bell = Rc::new(Bell::new(thread_rung));
-            let outlet =
-                Mail { answers: answer_sender, notices: notice_sender, bell: Rc::clone(&bell) };
+            let news = Rc::new(Notify::new());
+            let outlet = Mail {
+                answers: answer_sender,
+                notices: notice_sender,
+                bell: Rc::clone(&bell),
+                news: Rc::clone(&news),
+            };
+            let health = Arc::clone(&thread_health);
             let limiter = Limiter::new(deployment, &redis, rules, outlet, thread_health);
+            let queued = || queue.upgrade().map_or(0, |asks| queued(&asks, &health));
             runtime.block_on(async {
-                tokio::join!(limiter.run(asks), bell.serve(orders));
+                let serve = async { tokio::join!(limiter.run(asks), bell.serve(orders)) };
+                tokio::select! {
+                    _ = serve => {}
+                    () = metrics::publish(&thread_publisher, &health, &news, queued) => {}
+                }
             });
+            metrics::end(&thread_publisher);
             // A name look-up may hang in a thread of its own; nobody waits.
             runtime.shutdown_background();
         };
@@ -100,6 +119,7 @@ impl Worker {
             notices,
             rung,
             health,
+            publisher,
             rendezvous: RefCell::new(None),
         })
     }
@@ -177,8 +197,7 @@ impl Worker {
 
     /// Requests in the queue.
     pub(crate) fn queued(&self) -> usize {
-        let waiting = self.health.waiting.load(Relaxed) as usize;
-        self.asks.max_capacity() - self.asks.capacity() + waiting
+        queued(&self.asks, &self.health)
     }
 
     pub(crate) fn wakeups(&self) -> u64 {
@@ -190,11 +209,26 @@ impl Worker {
     }
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // At the process's exit nobody waits for the thread to do it.
+        if self.is_own() {
+            metrics::end(&self.publisher);
+        }
+    }
+}
+
+fn queued(asks: &mpsc::Sender<Ask>, health: &Health) -> usize {
+    asks.max_capacity() - asks.capacity() + health.waiting.load(Relaxed) as usize
+}
+
 /// The thread's end: puts things into the worker's queues and rings.
 struct Mail {
     answers: Sender<Vec<Answer>>,
     notices: SyncSender<String>,
     bell: Rc<Bell>,
+    /// Something has changed that the gauges tell of.
+    news: Rc<Notify>,
 }
 
 impl Outlet for Mail {
@@ -208,5 +242,6 @@ impl Outlet for Mail {
         // A full queue loses the newest line: the oldest tells what began it.
         let _ = self.notices.try_send(line);
         self.bell.ring();
+        self.news.notify_one();
     }
 }

@@ -33,5 +33,5 @@ mod testing;
 pub use batch::{Batch, MalformedReply, Reply, decode};
 pub use deployment::Deployment;
 pub use error::Failure;
-pub use limiter::{Answer, Decided, Health, Limiter, LinkState, Outlet};
+pub use limiter::{Answer, BATCH_SIZES, Decided, Health, Limiter, LinkState, Outlet};
 pub use rule::{Ask, Operation, Rule, Source};

@@ -42,7 +42,7 @@ use crate::rule::{Ask, Rule};
 use desk::Desk;
 use directory::Directory;
 use flights::Flights;
-pub use health::{Health, LinkState};
+pub use health::{BATCH_SIZES, Health, LinkState};
 use nodes::Nodes;
 
 /// The answer to the request of this ticket.

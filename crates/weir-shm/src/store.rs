@@ -17,6 +17,7 @@ use crate::mapping::Mapping;
 use crate::moment::Moment;
 use crate::registry::Registry;
 use crate::shard::{Fingerprint, Full, HEAD_WORDS, Header, MORE_WORDS, Shard};
+use crate::usage::MemoryUsage;
 
 /// How long a worker waits for another that is in the same shard. One that is there
 /// longer has been stopped, since what is done there takes microseconds.
@@ -88,23 +89,6 @@ impl From<Full> for Failure {
     fn from(_: Full) -> Self {
         Self::Full
     }
-}
-
-/// What a store holds, and has lost so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUsage {
-    /// Bytes in all.
-    pub size_bytes: u64,
-    /// Bytes that records take.
-    pub used_bytes: u64,
-    /// Records.
-    pub entries: u64,
-    /// Records that went because they had expired.
-    pub evicted_expired: u64,
-    /// Records that went because there was no room, those used least recently.
-    pub evicted_least_recently_used: u64,
-    /// Records lost because a worker died while it wrote them.
-    pub resets: u64,
 }
 
 impl Store {

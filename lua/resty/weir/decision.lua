@@ -3,15 +3,18 @@
 
 local journal = require "resty.weir.journal"
 local key = require "resty.weir.key"
+local metrics = require "resty.weir.metrics"
 local pump = require "resty.weir.pump"
 local settlement = require "resty.weir.settlement"
 local variables = require "resty.weir.variables"
 
 local ngx = ngx
+local clock = metrics.clock
 local getmetatable = getmetatable
 local pairs = pairs
 local pcall = pcall
 local sub = string.sub
+local tonumber = tonumber
 local tostring = tostring
 local type = type
 
@@ -184,6 +187,7 @@ end
 -- nobody could say, with the reason in third place. A fault in here must end as
 -- the policy says, not as a 500.
 function _M.make(policy, opts, in_full, record)
+    local started = clock()
     local ok, decision, reason, detail = true, nil, "timeout", nil
     -- A request waits in vain but once.
     local is_late = record and record.has_timed_out
@@ -197,7 +201,7 @@ function _M.make(policy, opts, in_full, record)
         journal.no_decision(policy, reason, detail, decision)
     end
 
-    local outcome, remaining, source
+    local outcome, remaining, source, wait
     if not decision then
         source = "on_error"
         local is_closed = policy.on_error == "closed" and not policy.dry_run
@@ -213,6 +217,8 @@ function _M.make(policy, opts, in_full, record)
             settlement.refused(policy)
             if policy.dry_run then
                 journal.would_refuse(policy)
+            else
+                wait = tonumber(decision.retry_after)
             end
             if not decision.retry_after then
                 journal.never_fits(policy, decision.units)
@@ -220,7 +226,9 @@ function _M.make(policy, opts, in_full, record)
         end
     end
 
-    journal.count(COUNTED[source] and COUNTED[source][outcome] or outcome)
+    local counted = COUNTED[source] and COUNTED[source][outcome] or outcome
+    journal.count(counted)
+    metrics.record(policy, counted, source, started, wait, reason)
     if record then
         if outcome == "allowed" then
             settlement.note(policy, record, decision)

@@ -249,7 +249,7 @@ end
 function _M.start(configured)
     engine = configured
     if not configured:has_redis() then
-        return true
+        return configured:start()
     end
     -- So that the time that init took does not count against the pump's timer.
     update_time()

@@ -44,7 +44,7 @@ impl<O: Outlet> Desk<O> {
     pub(super) fn count_sent(&self, calls: &[Call]) {
         let fresh = |call: &&Call| call.is_fresh();
         let requests: usize = calls.iter().filter(fresh).map(|call| call.asks.len()).sum();
-        self.health.batches.fetch_add(calls.len() as u64, Relaxed);
+        calls.iter().for_each(|call| self.health.count_batch(call.asks.len()));
         self.health.batched.fetch_add(requests as u64, Relaxed);
     }
 

@@ -374,6 +374,7 @@ fn a_script_that_is_not_known_is_brought_once_and_counted_as_the_same_request() 
         let count = |count: &std::sync::atomic::AtomicU64| count.load(Relaxed);
         let health = &limiter.desk.health;
         assert_eq!((count(&health.batches), count(&health.batched)), (2, 1));
+        assert_eq!(count(&health.in_batches), 2, "it was in both calls");
     });
 }
 
