@@ -185,7 +185,7 @@ fn refused() -> Vec<(String, &'static str)> {
             format!("{{ {REDIS}, {policies}, runtime_dir = \"/no/such/dir\" }}"),
             "runtime_dir: \"/no/such/dir\" is not a directory",
         ),
-        (format!("{{ {REDIS}, policy = {{}} }}"), "policy: unknown field; known here are redis,"),
+        (format!("{{ {REDIS}, policy = {{}} }}"), "policy: unknown field; known here are store,"),
         (policy("limt = \"1/s\""), "policies.login.limt: unknown field; known here are limit,"),
         (
             format!("{{ redis = {{ url = \"redis://h:0\" }}, {policies} }}"),
@@ -302,11 +302,14 @@ fn the_readme_has_a_row_for_every_option() {
     let policy = Value::Table(
         [("redis".to_owned(), redis()), ("policies".to_owned(), table("api", wrong()))].into(),
     );
-    for (config, prefix) in [(wrong(), ""), (table("redis", wrong()), "redis."), (policy, "")] {
+    let memory = Value::Table([("memory".to_owned(), wrong())].into());
+    for (config, prefix) in
+        [(wrong(), ""), (table("redis", wrong()), "redis."), (memory, "memory."), (policy, "")]
+    {
         let no_secret = |_: &_| Err("is none of this test".to_owned());
         let refusal = Config::check(config, &no_secret).expect_err("refused").to_string();
         let (_, known) = refusal.split_once("known here are ").expect("the known ones");
-        for option in known.split(", ").filter(|&option| option != "redis") {
+        for option in known.split(", ").filter(|option| !["redis", "memory"].contains(option)) {
             let option = match option {
                 "policies" => "`policies.NAME`".to_owned(),
                 _ => format!("`{prefix}{option}`"),

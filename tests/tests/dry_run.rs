@@ -186,7 +186,7 @@ fn access_logs_tell_what_was_decided() {
             "/free free|exempt||exempt",
             "/open open|error_open||on_error",
             "/shut shut|error_closed||on_error",
-            "/both real|denied|0|redis",
+            "/both real|denied|0|remembered",
             // What `set` has emptied on the way is there again.
             "/wide wide|allowed|3|redis",
             "/bare wide|allowed|2|redis",

@@ -91,6 +91,7 @@ fn keys_of_any_bytes_are_apart_and_never_in_the_log() {
         &Conf::new(&redis.url(), policies)
             .access("/open", &lua("open"))
             .access("/closed", &lua("closed"))
+            .content("/forget", "require(\"resty.weir\").forget_denials()")
             .server("lua_socket_log_errors off;"),
     );
     let client = nginx.client();
@@ -139,7 +140,9 @@ fn keys_of_any_bytes_are_apart_and_never_in_the_log() {
         assert!(key.len() < 1_600);
     }
 
-    // And when there is something to log about these very requests.
+    // And when there is something to log about these very requests, none of which is
+    // answered from memory.
+    assert_eq!(client.get("/forget").status, 200);
     let poisoned: Vec<String> = redis.command("KEYS *secret*");
     for key in &poisoned {
         redis.command::<()>(&format!("DEL {key}"));

@@ -78,9 +78,11 @@ fn every_worker_tells_of_all_of_them() {
         assert_eq!(metrics.decisions("api", "allowed"), asked);
         assert_eq!(metrics.decisions("api", "denied"), 0.0);
         assert_eq!(metrics.decisions("tight", "allowed"), 2.0);
-        assert_eq!(metrics.decisions("tight", "denied"), 3.0);
-        let decided = metrics.count("weir_decision_seconds", "source=\"redis\"");
-        assert_eq!(decided, asked + 5.0);
+        assert_eq!(metrics.decisions("tight", "denied"), 1.0);
+        assert_eq!(metrics.decisions("tight", "remembered"), 2.0);
+        let decided = ["redis", "remembered"]
+            .map(|source| metrics.count("weir_decision_seconds", &format!("source=\"{source}\"")));
+        assert_eq!(decided, [asked + 3.0, 2.0]);
         assert_eq!(metrics.count("weir_decision_seconds", "source=\"on_error\""), 0.0);
     }
     nginx.assert_calm_log();
@@ -119,7 +121,8 @@ fn the_waits_are_those_that_clients_were_told() {
     let refused = client.get("/never");
     assert_eq!((refused.status, refused.header("Retry-After")), (429, None));
     let metrics = Metrics::of(&nginx);
-    assert_eq!(metrics.decisions("tight", "denied"), 4.0);
+    assert_eq!(metrics.decisions("tight", "denied"), 2.0);
+    assert_eq!(metrics.decisions("tight", "remembered"), 2.0);
     assert_eq!(metrics.count("weir_wait_seconds", "policy=\"tight\""), 3.0);
 }
 

@@ -33,7 +33,7 @@ fn conf(set: &SentinelSet, timeout: &str, more: &str) -> Conf {
     let policies = "open = { limit = \"1000000/1h\" }, \
                     closed = { limit = \"1000000/1h\", on_error = \"closed\" }, \
                     tight = { limit = \"3/1h\", on_error = \"closed\" }, \
-                    hundred = { limit = \"100/1h\", on_error = \"closed\" }, \
+                    hundred = { limit = \"100/1h\", on_error = \"closed\", remember_denials = false }, \
                     thousands = { limit = \"3000/1h\", on_error = \"closed\" }";
     let location = |conf: Conf, policy: &&str| {
         let key = "{ key = ngx.var.arg_k or \"one\" }";
