@@ -17,6 +17,7 @@ local ngx = ngx
 local get_phase = ngx.get_phase
 local log = ngx.log
 local ERR = ngx.ERR
+local NOTICE = ngx.NOTICE
 local error = error
 local pairs = pairs
 local rawget = rawget
@@ -99,6 +100,10 @@ function _M.setup(config)
     policies = checked:policies()
     timeout = checked:timeout()
     decision.configure(engine, timeout)
+    if not checked:has_redis() then
+        log(NOTICE, "weir: no redis is configured, or store is \"memory\": limits are this host's ",
+            "alone")
+    end
     local notice = checked:notice()
     if notice then
         log(ERR, "weir: ", notice)

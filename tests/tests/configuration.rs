@@ -191,7 +191,15 @@ fn refused() -> Vec<(String, &'static str)> {
             format!("{{ redis = {{ url = \"redis://h:0\" }}, {policies} }}"),
             "redis.url: the port must be from 1 to 65535",
         ),
-        (format!("{{ {policies} }}"), "redis: missing"),
+        (format!("{{ store = \"redis\", {policies} }}"), "redis: missing"),
+        (
+            format!("{{ store = \"disk\", {policies} }}"),
+            "store: \"disk\": must be \"redis\" or \"memory\"",
+        ),
+        (
+            format!("{{ memory = {{ size = \"1023k\" }}, {policies} }}"),
+            "memory.size: \"1023k\": must be from 1m to 64g",
+        ),
         (format!("{{ redis = {{}}, {policies} }}"), "redis.url: missing"),
         (
             format!("{{ redis = {{ url = \"localhost\" }}, {policies} }}"),
