@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Shared memory of one kind by name, as long as somebody holds it. A reload runs
 /// `init_by_lua` in the process and before the end of the configuration that it
-/// replaces, so it finds what that one holds.
+/// replaces, so it finds what that one holds. If the reload then fails, what it made
+/// goes, and the next finds what is held still.
 pub(crate) struct Registry<T> {
-    known: Mutex<Option<HashMap<String, Weak<T>>>>,
+    /// Under each name from the oldest.
+    known: Mutex<Option<HashMap<String, Vec<Weak<T>>>>>,
 }
 
 impl<T> Registry<T> {
@@ -27,13 +29,16 @@ impl<T> Registry<T> {
     ) -> io::Result<(Arc<T>, Option<Arc<T>>)> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
-        known.retain(|_, held| held.strong_count() > 0);
-        let before = known.get(name).and_then(Weak::upgrade);
+        known.retain(|_, held| {
+            held.retain(|one| one.strong_count() > 0);
+            !held.is_empty()
+        });
+        let before = known.get(name).and_then(|held| held.last()).and_then(Weak::upgrade);
         match before {
             Some(before) if fits(&before) => Ok((before, None)),
             before => {
                 let made = Arc::new(make()?);
-                known.insert(name.to_owned(), Arc::downgrade(&made));
+                known.entry(name.to_owned()).or_default().push(Arc::downgrade(&made));
                 Ok((made, before))
             }
         }
