@@ -14,6 +14,8 @@ use crate::lock::Lock;
 use crate::mapping::Shared;
 use crate::moment::Uptime;
 
+#[cfg(test)]
+mod crashes;
 mod expiry;
 mod recency;
 mod records;
