@@ -28,6 +28,7 @@ pub mod script;
 pub mod sentinel_set;
 pub mod subject;
 pub mod tap;
+pub mod trace;
 pub mod traffic;
 pub mod wire;
 

@@ -2,10 +2,14 @@
 //! decide as it does.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use weir_core::algorithm::{State, charge_afterwards, decide, give_back};
 use weir_core::{Limit, Timestamp, Verdict};
 use weir_redis::Operation;
+use weir_shm::{Moment, Store, Tag, Terms, Uptime};
 
 use crate::Redis;
 use crate::script::Script;
@@ -131,5 +135,72 @@ impl Subject for InRedis {
         let keys = self.script.keys(rule, client);
         let dump = |key| self.redis.command::<redis::Value>(&format!("DUMP {key}"));
         format!("{:?}", keys.iter().map(dump).collect::<Vec<_>>())
+    }
+}
+
+/// A store in memory of its own.
+pub struct InMemory {
+    store: Arc<Store>,
+    rules: Vec<Terms>,
+    now: Moment,
+}
+
+impl InMemory {
+    /// One with these rules, and clocks that go alike.
+    pub fn new(rules: &[Vec<Limit>]) -> Self {
+        static OPENED: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("subject {}", OPENED.fetch_add(1, Ordering::Relaxed));
+        let (store, _) = Store::open(&name, 16 << 20).expect("memory");
+        let terms = |limits: &Vec<Limit>| {
+            let names: Vec<String> = limits.iter().map(Limit::key_suffix).collect();
+            store.terms(limits, &names)
+        };
+        let rules = rules.iter().map(terms).collect();
+        Self { store, rules, now: moment(0) }
+    }
+
+    /// Who asks, and under what.
+    fn at(&mut self, now_us: u64, rule: usize, client: &str) -> (&Store, &Terms, Tag, Moment) {
+        self.now = moment(now_us);
+        (&self.store, &self.rules[rule], self.store.tag(client.as_bytes()), self.now)
+    }
+}
+
+fn moment(now_us: u64) -> Moment {
+    Moment { wall: Timestamp::from_micros(now_us), uptime: Uptime::from_micros(now_us) }
+}
+
+impl Subject for InMemory {
+    fn decide(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
+        let (store, terms, tag, now) = self.at(now_us, rule, client);
+        store.decide(terms, tag, cost, || now).expect("a verdict").1
+    }
+
+    fn charge(&mut self, now_us: u64, rule: usize, client: &str, cost: u64) -> Verdict {
+        let (store, terms, tag, now) = self.at(now_us, rule, client);
+        store.charge(terms, tag, cost, || now).expect("a verdict").1
+    }
+
+    fn refund(
+        &mut self,
+        now_us: u64,
+        rule: usize,
+        client: &str,
+        cost: u64,
+        charged_us: u64,
+    ) -> Verdict {
+        let charged_at = Timestamp::from_micros(charged_us);
+        let (store, terms, tag, now) = self.at(now_us, rule, client);
+        store.refund(terms, tag, cost, charged_at, || now).expect("a verdict").1
+    }
+
+    /// What it would say during the next half a minute, and how much it holds.
+    fn recorded(&mut self, rule: usize, client: &str) -> String {
+        let tag = self.store.tag(client.as_bytes());
+        let look = |step: u32| {
+            let then = self.now.after(step * Duration::from_millis(500));
+            self.store.decide(&self.rules[rule], tag, 0, || then).expect("a verdict").1
+        };
+        format!("{:?} {:?}", (0..60).map(look).collect::<Vec<_>>(), self.store.usage())
     }
 }

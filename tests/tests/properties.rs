@@ -1,4 +1,5 @@
-//! What every algorithm guarantees, of the reference and of the script.
+//! What every algorithm guarantees, of the reference, of the script and of the store in
+//! memory.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use weir_core::decision::Wait;
 use weir_core::time::micros;
 use weir_core::{Limit, Timestamp};
 use weir_tests::script::{START_US, limit};
-use weir_tests::subject::{InRedis, Reference, Subject};
+use weir_tests::subject::{InMemory, InRedis, Reference, Subject};
 
 /// Requests: microseconds since the one before, and cost. Windows are of some
 /// seconds, so that requests crowd about every boundary, and long enough for
@@ -42,8 +43,9 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     one_of(&all)
 }
 
-/// Runs `property` on many cases of the reference and, fewer, of the script.
-fn of_both<S: Strategy>(
+/// Runs `property` on many cases of the reference and of the store in memory and,
+/// fewer, of the script.
+fn of_all<S: Strategy>(
     cases: &S,
     rules: impl Fn(&S::Value) -> Vec<Vec<Limit>>,
     property: impl Fn(&mut dyn Subject, &S::Value) -> Result<(), TestCaseError>,
@@ -51,14 +53,17 @@ fn of_both<S: Strategy>(
     runner(400)
         .run(cases, |case| property(&mut Reference::new(&rules(&case)), &case))
         .unwrap_or_else(|error| panic!("the reference: {error}"));
-    of_the_script(cases, rules, property);
+    of_the_stores(cases, rules, property);
 }
 
-fn of_the_script<S: Strategy>(
+fn of_the_stores<S: Strategy>(
     cases: &S,
     rules: impl Fn(&S::Value) -> Vec<Vec<Limit>>,
     property: impl Fn(&mut dyn Subject, &S::Value) -> Result<(), TestCaseError>,
 ) {
+    runner(400)
+        .run(cases, |case| property(&mut InMemory::new(&rules(&case)), &case))
+        .unwrap_or_else(|error| panic!("the store in memory: {error}"));
     let redis = std::cell::RefCell::new(InRedis::start());
     runner(40)
         .run(cases, |case| {
@@ -103,7 +108,7 @@ fn most_within(admitted: &[(u64, u64)], span_us: u64) -> u64 {
 #[test]
 fn no_window_of_a_log_holds_more_than_the_limit() {
     let cases = (one_of(&LOGS), traffic(200));
-    of_both(
+    of_all(
         &cases,
         |(limit, _)| one_rule(limit),
         |subject, (limit, traffic)| {
@@ -170,7 +175,7 @@ fn due(
 #[test]
 fn no_window_of_a_log_holds_more_than_the_limit_that_was_not_given_back() {
     let cases = (one_of(&LOGS), returned_traffic(150));
-    of_both(
+    of_all(
         &cases,
         |(limit, _)| one_rule(limit),
         |subject, (limit, traffic)| {
@@ -196,7 +201,7 @@ fn a_bucket_lets_no_more_through_for_what_was_given_back() {
         traffic
     });
     let cases = (one_of(&BUCKETS), honest);
-    of_both(
+    of_all(
         &cases,
         |(limit, _)| one_rule(limit),
         |subject, (limit, traffic)| {
@@ -217,7 +222,7 @@ fn a_bucket_lets_no_more_through_for_what_was_given_back() {
 #[test]
 fn a_bucket_admits_its_burst_and_what_is_refilled_and_no_more() {
     let cases = (one_of(&BUCKETS), traffic(200));
-    of_both(
+    of_all(
         &cases,
         |(limit, _)| one_rule(limit),
         |subject, (limit, traffic)| {
@@ -241,7 +246,7 @@ fn a_bucket_admits_its_burst_and_what_is_refilled_and_no_more() {
 fn no_period_of_a_quota_and_no_aligned_window_of_a_counter_holds_more_than_the_limit() {
     let limits = [&QUOTAS[..], &COUNTERS].concat();
     let cases = (one_of(&limits), traffic(200));
-    of_both(
+    of_all(
         &cases,
         |(limit, _)| one_rule(limit),
         |subject, (limit, traffic)| {
@@ -276,7 +281,7 @@ fn the_wait_is_exact_and_a_refusal_changes_nothing() {
     });
     let beyond = prop_oneof![2 => Just(0u64), 1 => 1u64..60];
     let cases = (several, traffic(60), 1u64..30, beyond);
-    of_both(
+    of_all(
         &cases,
         |(limits, ..)| vec![limits.clone()],
         |subject, (limits, traffic, cost, beyond)| {
@@ -328,7 +333,7 @@ fn a_request_is_charged_under_all_of_its_limits_or_under_none() {
     // The first rule has all; each of the others one of them.
     let rules: Vec<Vec<Limit>> =
         std::iter::once(limits.to_vec()).chain(limits.iter().map(|&one| vec![one])).collect();
-    of_both(
+    of_all(
         &traffic(100),
         |_| rules.clone(),
         |subject, traffic| {
@@ -362,7 +367,7 @@ fn a_compact_log_decides_as_a_sliding_log_does() {
     let step = prop_oneof![2 => 0u64..3_000_000, 1 => Just(0u64)];
     let cost = prop_oneof![16 => 0u64..4, 2 => 4u64..90, 1 => 90u64..2_500];
     let cases = (limits, prop::collection::vec((step, cost), 1..300));
-    of_the_script(
+    of_the_stores(
         &cases,
         |(rate, _)| ["log", "ring"].map(|log| vec![limit(&format!("{log} {rate}"))]).to_vec(),
         |subject, (_, traffic)| {

@@ -4,148 +4,12 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use weir_core::algorithm::{State, charge_afterwards, decide, give_back};
-use weir_core::limit::BucketRate;
-use weir_core::rate::MAX_LIMIT;
-use weir_core::{Limit, Rate, Timestamp};
+use weir_core::algorithm::State;
+use weir_core::{Limit, Timestamp};
 use weir_redis::Operation;
 use weir_tests::Redis;
 use weir_tests::script::{KeyAfter, START_US, Script};
-
-/// How far the clock moves before a request, in microseconds.
-fn clock() -> impl Strategy<Value = i64> {
-    let second = 1_000_000i64;
-    prop_oneof![
-        40 => Just(0i64),
-        20 => 0..1_000i64,
-        60 => 0..4 * second,
-        // Whole seconds meet every boundary.
-        30 => (0i64..6).prop_map(move |seconds| seconds * second),
-        8 => (0i64..50).prop_map(move |hours| hours * 3_600 * second),
-        2 => (0i64..70).prop_map(move |days| days * 86_400 * second),
-        10 => -3 * second..0,
-        2 => -59 * second..0,
-        1 => Just(-60 * second),
-        1 => Just(-70 * second),
-        1 => Just(70 * second),
-    ]
-}
-
-/// Limits that are reached, and the largest.
-fn rate() -> impl Strategy<Value = Rate> {
-    let limit = prop_oneof![8 => 1u64..8, 3 => 8u64..200, 1 => (1u64 << 53) - 3..1 << 53];
-    let window = prop::sample::select(vec!["1ms", "999ms", "1s", "4s", "7s", "1h", "366d"]);
-    (limit, window).prop_map(|(limit, window)| format!("{limit}/{window}").parse().expect("a rate"))
-}
-
-fn any_limit() -> impl Strategy<Value = Limit> {
-    let bucket = (rate(), prop_oneof![Just(None), (1u64..20).prop_map(Some)]).prop_filter_map(
-        "a bucket that refills in time",
-        |(rate, burst)| {
-            let terms = BucketRate::new(rate, burst.unwrap_or(rate.limit()));
-            terms.ok().map(Limit::TokenBucket)
-        },
-    );
-    let period = prop::sample::select(vec!["hour", "day", "month"]);
-    let quota = (rate(), period).prop_map(|(rate, period)| {
-        Limit::Quota(format!("{}/{period}", rate.limit()).parse().expect("a quota"))
-    });
-    prop_oneof![
-        rate().prop_map(Limit::SlidingLog),
-        rate().prop_map(Limit::CompactLog),
-        rate().prop_map(Limit::SlidingCounter),
-        bucket,
-        quota,
-    ]
-}
-
-/// Rules that share keys where algorithm and window are the same, so that a
-/// trace also is one of limits and plans that change.
-fn rules() -> impl Strategy<Value = Vec<Vec<Limit>>> {
-    let limits = prop::collection::vec(any_limit(), 1..4).prop_map(|mut limits| {
-        let mut seen = Vec::new();
-        limits.retain(|limit| {
-            let suffix = limit.key_suffix();
-            let is_new = !seen.contains(&suffix);
-            seen.push(suffix);
-            is_new
-        });
-        limits
-    });
-    prop::collection::vec(limits, 1..5)
-}
-
-/// A request: rule (modulo their number), client, cost, clock.
-#[derive(Clone, Debug)]
-struct Step {
-    rule: usize,
-    client: usize,
-    kind: Kind,
-    cost: Cost,
-    clock_us: i64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Decide,
-    Charge,
-    Refund(Charged),
-}
-
-/// Which time is given back.
-#[derive(Clone, Copy, Debug)]
-enum Charged {
-    /// That of the charge so many before the last: its cost, and so many units
-    /// more. It may be of another client or rule, have been given back, or have
-    /// left long ago.
-    Earlier(usize, i64),
-    /// So many microseconds from now.
-    FromNow(i64),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Cost {
-    Units(u64),
-    /// The first limit's capacity, less or more a few.
-    NearCapacity(i64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let cost = prop_oneof![
-        8 => (0u64..4).prop_map(Cost::Units),
-        2 => (4u64..60).prop_map(Cost::Units),
-        1 => (-4i64..3).prop_map(Cost::NearCapacity),
-    ];
-    let charged = prop_oneof![
-        8 => (0usize..3, -1i64..3).prop_map(|(back, more)| Charged::Earlier(back, more)),
-        2 => (3usize..40, -3i64..60).prop_map(|(back, more)| Charged::Earlier(back, more)),
-        1 => clock().prop_map(|clock_us| Charged::FromNow(-clock_us)),
-        1 => (-1i64..2).prop_map(Charged::FromNow),
-    ];
-    let kind = prop_oneof![
-        6 => Just(Kind::Decide),
-        2 => Just(Kind::Charge),
-        4 => charged.prop_map(Kind::Refund),
-    ];
-    (0usize..4, 0usize..2, kind, cost, clock()).prop_map(|(rule, client, kind, cost, clock_us)| {
-        Step { rule, client, kind, cost, clock_us }
-    })
-}
-
-/// What a step does, where these were charged before: time and cost.
-fn operation(step: &Step, cost: u64, now_us: u64, charges: &[(u64, u64)]) -> Operation {
-    let (cost, charged_us) = match step.kind {
-        Kind::Decide => return Operation::Decide { cost },
-        Kind::Charge => return Operation::Charge { cost: cost.max(1) },
-        Kind::Refund(Charged::FromNow(later_us)) => (cost, now_us.saturating_add_signed(later_us)),
-        Kind::Refund(Charged::Earlier(back, more)) => match charges.iter().rev().nth(back) {
-            Some((charged_us, cost)) => (cost.saturating_add_signed(more), *charged_us),
-            None => (cost, now_us),
-        },
-    };
-    let cost = cost.clamp(1, MAX_LIMIT);
-    Operation::Refund { cost, charged_at: Timestamp::from_micros(charged_us) }
-}
+use weir_tests::trace::{perform, rules, step};
 
 /// What the script must leave of a key: how long it has to live from `now` on.
 fn expected_ttl(limit: &Limit, state: &State, now: Timestamp, is_charged: bool) -> Option<u64> {
@@ -182,12 +46,6 @@ fn the_script_decides_as_the_reference_does() {
             for step in steps {
                 let rule = step.rule % rules.len();
                 let limits = &rules[rule];
-                let cost = match step.cost {
-                    Cost::Units(units) => units,
-                    Cost::NearCapacity(more) => {
-                        limits[0].capacity().saturating_add_signed(more).min(MAX_LIMIT)
-                    }
-                };
                 now_us = now_us.saturating_add_signed(step.clock_us);
                 let now = Timestamp::from_micros(now_us);
 
@@ -198,14 +56,8 @@ fn the_script_decides_as_the_reference_does() {
                     .zip(limits)
                     .map(|(key, limit)| states.remove(key).unwrap_or_else(|| State::new(limit)))
                     .collect();
-                let operation = operation(&step, cost, now_us, &charges);
-                let expected = match operation {
-                    Operation::Decide { cost } => Some(decide(limits, &mut before, now, cost)),
-                    Operation::Charge { cost } => charge_afterwards(limits, &mut before, now, cost),
-                    Operation::Refund { cost, charged_at } => {
-                        Some(give_back(limits, &mut before, now, cost, charged_at))
-                    }
-                };
+                let operation = step.operation(limits, now_us, &charges);
+                let expected = perform(operation, limits, &mut before, now);
                 let (verdict, after) = script.perform_and_persist(now_us, rule, &name, operation);
                 let told = (operation, limits, now_us);
                 prop_assert_eq!(verdict.as_ref().ok(), expected.as_ref(), "{:?}", told);

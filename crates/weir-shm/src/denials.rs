@@ -16,7 +16,7 @@ use weir_core::time::micros;
 
 use crate::moment::Uptime;
 use crate::shard::Fingerprint;
-use crate::store::{Store, Tag, Terms};
+use crate::store::{Named, Store, Tag, Terms};
 
 /// What denials are called off by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +109,9 @@ impl Store {
         Some(verdict)
     }
 
-    fn denial(&self, terms: &Terms, tag: Tag, cost: u64) -> Fingerprint {
+    pub(crate) fn denial(&self, terms: &Terms, tag: Tag, cost: u64) -> Fingerprint {
         let unit = tag.0.with(terms.denial);
-        if cost == 1 { unit } else { unit.with(self.hash(&cost.to_le_bytes())) }
+        if cost == 1 { unit } else { unit.with(self.hash(Named::Cost, &cost.to_le_bytes())) }
     }
 }
 

@@ -3,12 +3,23 @@
 use std::cell::UnsafeCell;
 use std::io;
 use std::mem::MaybeUninit;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::mapping::Shared;
+use crate::moment::Uptime;
 
-/// How often a lock that is held is tried before the process sleeps for it: a
-/// holder keeps it for a fraction of a microsecond.
+unsafe extern "C" {
+    /// `pthread_mutex_timedlock` by a clock of one's choice, of glibc 2.30 and newer:
+    /// by the wall clock, a worker would wait for an hour when that is set back.
+    fn pthread_mutex_clocklock(
+        mutex: *mut libc::pthread_mutex_t,
+        clock: libc::clockid_t,
+        until: *const libc::timespec,
+    ) -> libc::c_int;
+}
+
+/// How often a lock that is held is tried before the process sleeps for it, or gives
+/// up: a holder keeps it for a fraction of a microsecond.
 const SPINS: u32 = 200;
 
 /// A mutex in shared memory. Whoever dies with it leaves it to the next.
@@ -26,7 +37,7 @@ pub(crate) enum Taken {
     /// From nobody.
     Free,
     /// From a process that died with it: what it guards may be half written.
-    /// [`Lock::repaired`] must be called before it is released.
+    /// [`Lock::inherit`] must be called before it is released.
     Abandoned,
 }
 
@@ -55,28 +66,45 @@ impl Lock {
         }
     }
 
-    /// Takes it, waiting no longer than `patience`; `None` if it is still held.
+    /// Takes it, waiting no longer than `patience`, and in any case as long as others
+    /// usually hold it; `None` if it is still held.
     pub(crate) fn take(&self, patience: Duration) -> Option<Taken> {
+        if let Some(taken) = self.spin() {
+            return Some(taken);
+        }
+        if patience.is_zero() {
+            return None;
+        }
+        let until = Uptime::now().after(patience).as_micros();
+        let until = libc::timespec {
+            tv_sec: (until / 1_000_000) as libc::time_t,
+            tv_nsec: (until % 1_000_000 * 1_000) as libc::c_long,
+        };
+        // SAFETY: initialised by `init`; the time is a valid timespec.
+        let taken = unsafe {
+            pthread_mutex_clocklock(self.0.get(), libc::CLOCK_MONOTONIC, &raw const until)
+        };
+        match taken {
+            // Where all processes of the host were stopped together, as a container
+            // is that has used up its share, the time is over and nobody is stuck.
+            libc::ETIMEDOUT => self.spin(),
+            taken => outcome(taken),
+        }
+    }
+
+    fn spin(&self) -> Option<Taken> {
         for _ in 0..SPINS {
             // SAFETY: initialised by `init`.
             match unsafe { libc::pthread_mutex_trylock(self.0.get()) } {
-                libc::EBUSY if patience.is_zero() => return None,
                 libc::EBUSY => std::hint::spin_loop(),
                 taken => return outcome(taken),
             }
         }
-        let until = SystemTime::now() + patience;
-        let until = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let until = libc::timespec {
-            tv_sec: until.as_secs() as libc::time_t,
-            tv_nsec: until.subsec_nanos().into(),
-        };
-        // SAFETY: initialised by `init`; the time is a valid timespec.
-        outcome(unsafe { libc::pthread_mutex_timedlock(self.0.get(), &raw const until) })
+        None
     }
 
-    /// Says that what an [`Abandoned`](Taken::Abandoned) lock guards is whole again.
-    pub(crate) fn repaired(&self) {
+    /// Makes an [`Abandoned`](Taken::Abandoned) lock one like any other.
+    pub(crate) fn inherit(&self) {
         // SAFETY: initialised by `init`, and held by this thread.
         unsafe { libc::pthread_mutex_consistent(self.0.get()) };
     }

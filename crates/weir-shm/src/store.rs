@@ -19,6 +19,9 @@ use crate::registry::Registry;
 use crate::shard::{Fingerprint, Full, HEAD_WORDS, Header, MORE_WORDS, Shard};
 use crate::usage::MemoryUsage;
 
+#[cfg(test)]
+mod tests;
+
 /// How long a worker waits for another that is in the same shard. One that is there
 /// longer has been stopped, since what is done there takes microseconds.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -59,6 +62,16 @@ pub enum Opened {
 /// Whom records are of: a hash of what tells clients and budgets apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag(pub(crate) Fingerprint);
+
+/// What a hash is of. Names of different kinds have nothing in common, however they
+/// are spelled: clients choose theirs, and hashes are combined.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(crate) enum Named {
+    Client,
+    Limit,
+    Denial,
+    Cost,
+}
 
 /// Limits as the store decides them, prepared once.
 #[derive(Clone, Debug)]
@@ -141,7 +154,7 @@ impl Store {
     /// The tag of a client, named by whatever tells it from all others. What is
     /// decided together must have one tag.
     pub fn tag(&self, client: &[u8]) -> Tag {
-        Tag(self.hash(client))
+        Tag(self.hash(Named::Client, client))
     }
 
     /// Prepares limits. `names` are theirs, for each client: as many, and different.
@@ -149,8 +162,11 @@ impl Store {
         let names_text: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         Terms {
             limits: limits.to_vec(),
-            names: names.iter().map(|name| self.hash(name.as_ref().as_bytes())).collect(),
-            denial: self.hash(format!("a denial of {limits:?} {names_text:?}").as_bytes()),
+            names: names
+                .iter()
+                .map(|name| self.hash(Named::Limit, name.as_ref().as_bytes()))
+                .collect(),
+            denial: self.hash(Named::Denial, format!("{limits:?} {names_text:?}").as_bytes()),
         }
     }
 
@@ -272,9 +288,14 @@ impl Store {
             heap: self.mapping.slice(self.layout.heap(index), self.layout.blocks),
             blocks: self.mapping.slice(self.layout.blocks_of(index), self.layout.blocks),
         });
-        if matches!(taken, Taken::Abandoned) || shard.is_torn() {
+        if matches!(taken, Taken::Abandoned) {
+            // In this order: whatever becomes of this process in between, the next
+            // will know.
+            shard.tear();
+            header.lock.inherit();
+        }
+        if shard.is_torn() {
             shard.repair();
-            header.lock.repaired();
         }
         Ok(shard)
     }
@@ -291,9 +312,9 @@ impl Store {
         &self.epochs()[tag.0.1 as usize % EPOCHS]
     }
 
-    pub(crate) fn hash(&self, bytes: &[u8]) -> Fingerprint {
+    pub(crate) fn hash(&self, of: Named, bytes: &[u8]) -> Fingerprint {
         let [one, other] = &self.hashers;
-        Fingerprint(one.hash_one(bytes), other.hash_one(bytes))
+        Fingerprint(one.hash_one((of, bytes)), other.hash_one((of, bytes)))
     }
 }
 
@@ -319,23 +340,25 @@ impl Terms {
     ) -> Result<(), Full> {
         words.clear();
         let mut records = Vec::with_capacity(states.len());
-        for ((name, _), state) in self.records(tag).zip(states) {
-            let begin = words.len();
-            state.write(&mut words);
-            records.push((name, begin..words.len()));
+        let mut expiries = Vec::with_capacity(states.len());
+        for ((name, limit), state) in self.records(tag).zip(states) {
+            // What says nothing takes no room.
+            if let Some(expires) = state.expires(limit) {
+                let begin = words.len();
+                state.write(&mut words);
+                records.push((name, begin..words.len()));
+                expiries.push(now.uptime.after(expires.since(now.wall)));
+            }
         }
         shard.sweep(now.uptime, SWEPT);
         shard.reserve(&records, now.uptime, begun)?;
-        for ((name, range), (limit, state)) in
-            records.into_iter().zip(self.limits.iter().zip(states))
-        {
-            match state.expires(limit) {
-                Some(expires) => {
-                    let expires = now.uptime.after(expires.since(now.wall));
-                    shard.write(name, &words[range], expires);
-                }
-                None => shard.remove(name),
+        for ((name, limit), state) in self.records(tag).zip(states) {
+            if state.expires(limit).is_none() {
+                shard.remove(name);
             }
+        }
+        for ((name, range), expires) in records.into_iter().zip(expiries) {
+            shard.write(name, &words[range], expires);
         }
         Ok(())
     }

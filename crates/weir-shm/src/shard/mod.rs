@@ -14,6 +14,8 @@ use crate::lock::Lock;
 use crate::mapping::Shared;
 use crate::moment::Uptime;
 
+#[cfg(test)]
+mod crashes;
 mod expiry;
 mod recency;
 mod records;
@@ -28,6 +30,9 @@ pub(crate) const MORE_WORDS: usize = 12;
 /// No block.
 const NONE: u32 = 0;
 
+/// In place of a record that is being written: any may be.
+const TORN: u32 = u32::MAX;
+
 /// A hash of 128 bits, under keys that nobody outside knows: two of one value are
 /// of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +42,7 @@ pub(crate) struct Fingerprint(pub(crate) u64, pub(crate) u64);
 #[repr(C, align(256))]
 pub(crate) struct Header {
     pub(crate) lock: Lock,
-    /// The record that is being written, if any.
+    /// The record that is being written, if any, or `TORN`.
     writing: AtomicU32,
     /// The first block that was never used, less one.
     fresh: AtomicU32,
@@ -140,6 +145,12 @@ impl Shard<'_> {
     /// Whether somebody who held the lock has stopped in the middle of a record.
     pub(crate) fn is_torn(&self) -> bool {
         self.header.writing.load(Relaxed) != NONE
+    }
+
+    /// Notes that somebody has.
+    pub(crate) fn tear(&self) {
+        set(&self.header.writing, TORN);
+        in_order();
     }
 
     /// Appends the words of this record, and counts that as a use; `None` if there

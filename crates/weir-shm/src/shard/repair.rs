@@ -45,6 +45,7 @@ impl Shard<'_> {
         }
         self.header.clock.store(last.max(self.clock()), Relaxed);
         add(&self.header.reset, lost);
+        in_order();
         set(&self.header.writing, NONE);
     }
 

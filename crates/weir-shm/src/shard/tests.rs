@@ -1,19 +1,19 @@
 use super::*;
 use crate::mapping::Mapping;
 
-const BLOCKS: usize = 64;
+pub(super) const BLOCKS: usize = 64;
 
 /// A shard of its own, never locked.
-struct Fixture {
+pub(super) struct Fixture {
     mapping: Mapping,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { mapping: Mapping::new(1 << 16).expect("memory") }
     }
 
-    fn shard(&self) -> Shard<'_> {
+    pub(super) fn shard(&self) -> Shard<'_> {
         Shard {
             header: self.mapping.at(0),
             chains: self.mapping.slice(4096, 16),
@@ -23,15 +23,15 @@ impl Fixture {
     }
 }
 
-fn name(number: u64) -> Fingerprint {
+pub(super) fn name(number: u64) -> Fingerprint {
     Fingerprint(number, number.wrapping_mul(7))
 }
 
-fn at(micros: u64) -> Uptime {
+pub(super) fn at(micros: u64) -> Uptime {
     Uptime::from_micros(micros)
 }
 
-fn read(shard: &Shard, number: u64) -> Option<Vec<u64>> {
+pub(super) fn read(shard: &Shard, number: u64) -> Option<Vec<u64>> {
     let mut words = Vec::new();
     shard.read(name(number), &mut words).map(|()| words)
 }
@@ -45,7 +45,7 @@ fn write(shard: &Shard, number: u64, words: &[u64], expires: u64, now: u64) -> R
 }
 
 /// What must hold of every shard, whatever was done to it.
-fn check(shard: &Shard) {
+pub(super) fn check(shard: &Shard) {
     let mut heads = Vec::new();
     let mut blocks = 0;
     for chain in shard.chains {

@@ -1,0 +1,80 @@
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+fn log(text: &str) -> Limit {
+    Limit::SlidingLog(text.parse().expect("a rate"))
+}
+
+fn open(name: &str, size: usize) -> (Arc<Store>, Opened) {
+    Store::open(name, size).expect("a store")
+}
+
+/// Clients choose their names, and may know those of limits.
+#[test]
+fn no_client_has_the_records_of_another_whatever_its_name() {
+    let (store, _) = open("whatever_its_name", MIB);
+    let terms = store.terms(&[log("1/1h"), log("1/2h")], &["a", "b"]);
+    let mut seen = Vec::new();
+    for client in [&b"a"[..], b"b", b"", &1_u64.to_le_bytes(), &2_u64.to_le_bytes()] {
+        let tag = store.tag(client);
+        seen.extend(terms.records(tag).map(|(name, _)| name));
+        seen.extend((0..4).map(|cost| store.denial(&terms, tag, cost)));
+    }
+    for (index, name) in seen.iter().enumerate() {
+        assert!(!seen[..index].contains(name), "{index}");
+    }
+}
+
+#[test]
+fn what_is_given_back_to_nobody_takes_no_room() {
+    let (store, _) = open("given_back_to_nobody", MIB);
+    let terms = store.terms(&[log("5/1h")], &["a"]);
+    let blocks = store.layout.shards * store.layout.blocks;
+    for client in 0..2 * blocks as u64 {
+        store.decide(&terms, store.tag(&client.to_le_bytes()), 1, Moment::now).expect("room");
+    }
+    let before = store.usage();
+    assert_eq!(before.entries, blocks as u64, "it is full");
+    for client in 0..blocks as u64 {
+        let tag = store.tag(format!("unknown {client}").as_bytes());
+        let charged_at = Timestamp::from_micros(1);
+        store.refund(&terms, tag, 1, charged_at, Moment::now).expect("a verdict");
+    }
+    assert_eq!(store.usage(), before);
+}
+
+/// A configuration that fails after it has opened its store takes nothing along.
+#[test]
+fn a_reload_that_fails_leaves_the_store_to_the_next() {
+    let (running, opened) = open("a_reload_that_fails", MIB);
+    assert_eq!(opened, Opened::New);
+    let (failing, opened) = open("a_reload_that_fails", 2 * MIB);
+    assert_eq!(opened, Opened::Resized { from: MIB });
+    drop(failing);
+    let (next, opened) = open("a_reload_that_fails", MIB);
+    assert_eq!(opened, Opened::Found);
+    assert!(Arc::ptr_eq(&running, &next));
+    // And the next size change is told for what it is.
+    let (_, opened) = open("a_reload_that_fails", 4 * MIB);
+    assert_eq!(opened, Opened::Resized { from: MIB });
+}
+
+/// Whatever becomes of whoever repairs: of a lock that is let go unrepaired nobody
+/// would hear again.
+#[test]
+fn a_repair_that_is_broken_off_is_done_by_the_next() {
+    let (store, _) = open("a_repair_is_broken_off", MIB);
+    let terms = store.terms(&[log("2/1h")], &["a"]);
+    let tag = store.tag(b"client");
+    assert!(store.decide(&terms, tag, 1, Moment::now).expect("room").1.allowed);
+    let shard = store.lock(tag).expect("free");
+    shard.tear();
+    for chain in shard.chains {
+        chain.store(0, Relaxed);
+    }
+    drop(shard);
+    let verdict = store.decide(&terms, tag, 1, Moment::now).expect("room").1;
+    assert_eq!((verdict.allowed, verdict.limits[0].remaining), (true, 0));
+    assert_eq!(store.usage().resets, 0);
+}
