@@ -39,8 +39,6 @@ struct HostRule {
     /// This host's part of them.
     share: Terms,
     remembers: bool,
-    /// For how long at most.
-    longest: Duration,
 }
 
 /// Which limits are meant.
@@ -73,14 +71,14 @@ impl Host {
             policies::plans(&config.policies).map(|(policy, _)| &config.policies[policy]);
         let rules = rules.iter().zip(policies).map(|(rule, policy)| {
             let share = shares(policy, rule.limits());
+            let whole = store.terms(rule.limits(), rule.key_suffixes());
             HostRule {
-                whole: store.terms(rule.limits(), rule.key_suffixes()),
+                whole: match policy.charge {
+                    Charge::Always => whole,
+                    Charge::Statuses(_) => whole.remembered_for(PROVISIONAL),
+                },
                 share: store.terms(&share, rule.key_suffixes()),
                 remembers: config.redis.is_some() && policy.remember_denials,
-                longest: match policy.charge {
-                    Charge::Always => Duration::MAX,
-                    Charge::Statuses(_) => PROVISIONAL,
-                },
             }
         });
         let rules: Vec<HostRule> = rules.collect();
@@ -158,8 +156,8 @@ impl Host {
     pub(crate) fn remember(&self, sent: Sent, verdict: &Verdict) {
         if !verdict.allowed {
             let Sent { rule, tag, cost, epoch } = sent;
-            let HostRule { whole, longest, .. } = &self.rules[rule];
-            self.store.remember(whole, tag, cost, epoch, verdict, Uptime::now(), *longest);
+            let terms = &self.rules[rule].whole;
+            self.store.remember(terms, tag, cost, epoch, verdict, Uptime::now());
         }
     }
 

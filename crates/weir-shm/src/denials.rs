@@ -46,8 +46,7 @@ impl Store {
     }
 
     /// Remembers a refusal of `cost` units that was asked for in `epoch` and told at
-    /// `now`, until its wait is over but no longer than `longest`. One without a
-    /// wait, or of an epoch that is over, is forgotten. Where the store cannot take
+    /// `now`, until its wait is over, or for as long as the terms say. One without a wait, or of an epoch that is over, is forgotten. Where the store cannot take
     /// it, it is not remembered.
     pub fn remember(
         &self,
@@ -57,10 +56,9 @@ impl Store {
         epoch: Epoch,
         verdict: &Verdict,
         now: Uptime,
-        longest: Duration,
     ) {
         let Some(wait) = wait_of(verdict) else { return };
-        let until = now.after(wait.min(longest));
+        let until = now.after(wait.min(terms.longest));
         let mut words = Vec::with_capacity(OWN + EACH * verdict.limits.len());
         words.extend([u64::from(epoch.0), now.as_micros(), until.as_micros()]);
         for standing in &verdict.limits {
@@ -145,8 +143,6 @@ mod tests {
         Limit::SlidingLog(text.parse().expect("a rate"))
     }
 
-    const FOREVER: Duration = Duration::MAX;
-
     fn at(millis: u64) -> Uptime {
         Uptime::from_micros(millis * 1_000)
     }
@@ -170,7 +166,7 @@ mod tests {
         let tag = store.tag(b"client");
         let told = |millis| store.recall(&terms, tag, 1, at(millis));
         assert_eq!(told(0), None);
-        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(1_000), FOREVER);
+        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(1_000));
         assert_eq!(told(1_000), Some(verdict));
 
         // Each wait counts down by itself, and so do the resets.
@@ -188,9 +184,9 @@ mod tests {
     fn a_refusal_may_be_remembered_for_less_than_its_wait() {
         let store = store("a_refusal_may_be_remembered_for_less");
         let (limits, verdict) = refusal();
-        let terms = store.terms(&limits, &["a", "b"]);
+        let terms = store.terms(&limits, &["a", "b"]).remembered_for(Duration::from_secs(1));
         let tag = store.tag(b"client");
-        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(0), Duration::from_secs(1));
+        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(0));
         let told =
             |millis| store.recall(&terms, tag, 1, at(millis)).map(|told| told.limits[1].wait);
         assert_eq!(told(999), Some(Wait::For(Duration::from_millis(8_501))));
@@ -204,7 +200,7 @@ mod tests {
         let names = ["log:1s", "log:10s"];
         let terms = store.terms(&limits, &names);
         let tag = store.tag(b"client");
-        store.remember(&terms, tag, 2, store.epoch(tag), &verdict, at(0), FOREVER);
+        store.remember(&terms, tag, 2, store.epoch(tag), &verdict, at(0));
         let recalls = |terms: &Terms, client: &[u8], cost| {
             store.recall(terms, store.tag(client), cost, at(1)).is_some()
         };
@@ -227,7 +223,7 @@ mod tests {
         let (limits, verdict) = refusal();
         let terms = store.terms(&limits, &["a", "b"]);
         let tag = store.tag(b"client");
-        let remember = |epoch| store.remember(&terms, tag, 1, epoch, &verdict, at(0), FOREVER);
+        let remember = |epoch| store.remember(&terms, tag, 1, epoch, &verdict, at(0));
         let is_remembered = || store.recall(&terms, tag, 1, at(1)).is_some();
         remember(store.epoch(tag));
         assert!(is_remembered());
@@ -254,7 +250,7 @@ mod tests {
         let mut states = limits.each_ref().map(State::new);
         for (cost, what) in [(2, "a cost that never fits"), (1, "admitted"), (0, "a look")] {
             let verdict = decide(&limits, &mut states, Timestamp::from_micros(0), cost);
-            store.remember(&terms, tag, cost, store.epoch(tag), &verdict, at(0), FOREVER);
+            store.remember(&terms, tag, cost, store.epoch(tag), &verdict, at(0));
             assert_eq!(store.recall(&terms, tag, cost, at(0)), None, "{what}");
         }
         assert_eq!(store.usage().entries, 0);

@@ -81,6 +81,8 @@ pub struct Terms {
     /// The name of a denial of one unit, for each client; and what makes that of
     /// another cost.
     pub(crate) denial: Fingerprint,
+    /// How long a denial is remembered at most.
+    pub(crate) longest: Duration,
 }
 
 /// Why the store cannot decide.
@@ -167,6 +169,7 @@ impl Store {
                 .map(|name| self.hash(Named::Limit, name.as_ref().as_bytes()))
                 .collect(),
             denial: self.hash(Named::Denial, format!("{limits:?} {names_text:?}").as_bytes()),
+            longest: Duration::MAX,
         }
     }
 
@@ -319,6 +322,11 @@ impl Store {
 }
 
 impl Terms {
+    /// The same, but denials under them are remembered for no longer than this.
+    pub fn remembered_for(self, longest: Duration) -> Self {
+        Self { longest, ..self }
+    }
+
     /// The limits.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
@@ -385,26 +393,5 @@ impl<'a> std::ops::Deref for Locked<'a> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.0.header.lock.release();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_store_is_found_again_by_name_and_size_also_after_a_reload_that_failed() {
-        let open = |size| Store::open("a_store_is_found_again", size).expect("a store");
-        let (first, opened) = open(1 << 20);
-        assert_eq!(opened, Opened::New);
-        let (failed, opened) = open(2 << 20);
-        assert_eq!(opened, Opened::Resized { from: 1 << 20 });
-        drop(failed);
-        let (again, opened) = open(1 << 20);
-        assert_eq!(opened, Opened::Found);
-        assert!(Arc::ptr_eq(&first, &again));
-        drop((first, again));
-        assert_eq!(open(1 << 20).1, Opened::New, "nobody held it");
-        assert!(Store::open("too small", (1 << 20) - 1).is_err());
     }
 }
