@@ -61,6 +61,7 @@ mod tests {
             ("text/plain;charset=utf-8;q=0.7", 2, 700),
             ("text/plain;version=1.0.0, */*;q=0.1", 0, 100),
             ("text/plain;q=0, */*", 2, 0),
+            ("*/*, text/*;q=0.4, text/plain;q=0.2", 2, 200),
         ] {
             assert_eq!(wish(accept, offer), Wish { specificity, weight }, "{accept}");
         }

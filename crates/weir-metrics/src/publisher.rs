@@ -119,7 +119,7 @@ mod tests {
         two.publish(4_002);
         assert_eq!((with(4_001), with(4_002)), (1, 1));
         one.end();
-        assert_eq!((with(4_001), with(4_002)), (0, 1));
+        assert_eq!((with(4_001), with(4_002), with(0)), (0, 1, 0));
         drop(two);
         assert_eq!(with(4_002), 0);
     }
