@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -172,18 +173,22 @@ fn a_prometheus_reads_exact_totals_in_both_forms_of_the_text() {
     for ((_, form), path) in FORMS.iter().zip(["/metrics", "/text"]) {
         assert!(scrapes.contains(&format!("{path} 200 {form}\n")), "{scrapes}");
     }
-    // Neither knows a metric or a label that the other does not.
+    // Neither knows a metric or a label that the other does not. (OpenMetrics
+    // writes the bound 60 as 60.0.)
     let [one, other] = FORMS.map(|(job, _)| {
-        let samples = edge.prometheus.query(&format!("{{__name__=~\"weir_.+\", job=\"{job}\"}}"));
-        samples
-            .into_iter()
-            .map(|mut sample| {
-                sample.labels.remove("job");
-                sample.labels
-            })
-            .collect::<BTreeSet<_>>()
+        let all = format!("{{__name__=~\"weir_.+\", job=\"{job}\"}}");
+        let mut labels: Vec<_> =
+            edge.prometheus.query(&all).into_iter().map(|sample| sample.labels).collect();
+        for labels in &mut labels {
+            labels.remove("job");
+            if let Some(bound) = labels.get_mut("le").filter(|bound| *bound != "+Inf") {
+                *bound = bound.parse::<f64>().expect("a bound").to_string();
+            }
+        }
+        labels.into_iter().collect::<BTreeSet<_>>()
     });
-    assert_eq!(one, other);
+    let differ: Vec<_> = one.symmetric_difference(&other).collect();
+    assert!(differ.is_empty() && !one.is_empty(), "{differ:?}");
     assert_eq!(edge.prometheus.log(), "");
 }
 
@@ -301,6 +306,20 @@ fn every_panel_of_the_dashboard_shows_what_is_there_and_together_they_show_all()
     for annotation in dashboard["annotations"]["list"].as_array().expect("annotations") {
         edge.prometheus.query(annotation["expr"].as_str().expect("an expression"));
     }
+}
+
+#[test]
+fn the_documented_job_is_one_that_prometheus_takes() {
+    let page = read_to_string(run::directory().join("../docs/monitoring.md")).expect("the page");
+    let (_, rest) = page.split_once("```yaml\n").expect("a job");
+    let (job, _) = rest.split_once("```").expect("its end");
+    let dir = tempfile::TempDir::new().expect("a directory");
+    std::fs::copy(alerts(), dir.path().join("alerts.yml")).expect("the rules");
+    let conf = dir.path().join("prometheus.yml");
+    std::fs::write(&conf, job).expect("prometheus.yml");
+    let output = Command::new("promtool").args(["check", "config"]).arg(&conf).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 rule files found"), "{output:?}");
 }
 
 /// With what Grafana puts in place of its variables.
