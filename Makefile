@@ -34,7 +34,7 @@ memcheck: setup stage ## Run nginx under valgrind through failures and reloads (
 	@./scripts/setup.sh valgrind
 	$(CARGO) test --locked -p weir-tests --test memcheck -- --nocapture --test-threads=1
 
-check: setup ## Check formatting, lints, the Lua files and docker-compose.yml
+check: setup ## Check formatting, lints, the Lua files, alert rules and docker-compose.yml
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy -p weir-tests --test memcheck --locked -- -D warnings

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks what cargo does not: Lua, shell, docker-compose.yml.
+# Checks what cargo does not: Lua, shell, alert rules, docker-compose.yml.
 set -eu
 
 luacheck --quiet --std ngx_lua --max-line-length 100 lua/
@@ -10,6 +10,8 @@ make -s script |
 for script in scripts/*.sh .ci/run; do
     sh -n "$script"
 done
+promtool check rules nginx/alerts.yml
+promtool test rules nginx/alerts_test.yml
 
 if docker compose version >/dev/null 2>&1; then
     docker compose config --quiet

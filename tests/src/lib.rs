@@ -3,9 +3,9 @@
 //! From the environment: `NGINX`, the nginx to run (default `nginx`);
 //! `LUALIB`, a directory of Lua libraries to look in first (default: Weir as
 //! `make test` installed it, then nginx's own path); `REDIS_SERVER`, the Redis
-//! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`;
-//! networks are made by `ip` and `iptables`, and need root. The text of metrics
-//! is read by `promtool`.
+//! to run (default `redis-server`). HTTP/2 is spoken by `nghttp` and `h2load`,
+//! metrics are read by `promtool` and `prometheus`; networks are made by `ip` and
+//! `iptables`, and need root.
 
 pub mod acl;
 pub mod certificates;
@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod network;
 pub mod nginx;
 pub mod process;
+pub mod prometheus;
 pub mod proxy;
 pub mod redis_server;
 pub mod run;
@@ -40,6 +41,7 @@ pub use load::{Answers, Load};
 pub use metrics::Metrics;
 pub use network::Network;
 pub use nginx::{Conf, Nginx};
+pub use prometheus::Prometheus;
 pub use proxy::Proxy;
 pub use redis_server::Redis;
 pub use run::Run;
