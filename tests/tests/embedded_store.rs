@@ -83,6 +83,33 @@ fn a_decision_tells_that_it_is_of_this_host() {
 }
 
 #[test]
+fn metrics_tell_of_the_memory_and_of_no_redis() {
+    let conf = conf("api = { limit = \"2/1h\" }")
+        .limited("/api", "api")
+        .content("/metrics", "require(\"resty.weir\").metrics()")
+        .workers(2);
+    let nginx = Nginx::start(&conf);
+    nginx.wait_for_workers(2);
+    (0..5).for_each(|_| _ = weir_tests::Client::without_keepalive(nginx.port()).get("/api"));
+    let text = nginx.client().get("/metrics").body;
+    for line in [
+        "weir_decisions_total{policy=\"api\",outcome=\"allowed\"} 2",
+        "weir_decisions_total{policy=\"api\",outcome=\"denied\"} 3",
+        "weir_decision_seconds_count{source=\"memory\"} 5",
+        "weir_wait_seconds_count{policy=\"api\"} 3",
+        "weir_memory_size_bytes 33554432",
+        "weir_memory_used_bytes 128",
+        "weir_memory_entries 1",
+        "weir_memory_evictions_total{reason=\"least_recently_used\"} 0",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+    }
+    for absent in ["weir_redis", "weir_workers", "weir_queue"] {
+        assert!(!text.contains(absent), "{absent}: {text}");
+    }
+}
+
+#[test]
 fn charges_and_refunds_are_settled_at_once() {
     let weir = "local weir = require(\"resty.weir\")";
     let conf = conf("api = { limit = \"10/1h\" }, login = { limit = \"2/1h\", charge = { 401 } }")

@@ -155,16 +155,17 @@ fn a_prometheus_reads_exact_totals_in_both_forms_of_the_text() {
 
     edge.wait_for("weir_redis_up", 1.0);
     edge.wait_for("weir_workers", 2.0);
-    // What was asked of Redis, once each.
+    // What was asked of Redis, once each: three refusals were remembered.
     edge.wait_for(
         "weir_redis_batch_size_sum == on (job, instance) weir_redis_batch_size_bucket{le=\"+Inf\"}",
-        9.0,
+        6.0,
     );
     edge.wait_for(
         "weir_redis_batch_size_count == on (job, instance) weir_redis_batches_total",
-        9.0,
+        6.0,
     );
-    edge.wait_for("sum by (job) (weir_decision_seconds_count{source=\"redis\"})", 9.0);
+    edge.wait_for("sum by (job) (weir_decision_seconds_count{source=\"redis\"})", 6.0);
+    edge.wait_for("sum by (job) (weir_decision_seconds_count{source=\"remembered\"})", 3.0);
 
     for target in edge.prometheus.targets() {
         assert_eq!((&target["health"], &target["lastError"]), (&"up".into(), &"".into()));

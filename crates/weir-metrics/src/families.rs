@@ -28,8 +28,8 @@ impl Collector for Families {
         let mut page = Page(encoder);
         self.policies(&mut page)?;
         self.host(&mut page)?;
-        self.workers(&mut page)?;
         if self.books.has_redis {
+            self.workers(&mut page)?;
             self.redis(&mut page)?;
         }
         if let Some(memory) = &self.memory {
@@ -83,16 +83,13 @@ impl Families {
         let count = workers.len() as u64;
         page.gauge("weir_workers", "Workers that the gauges tell of", count)?;
         page.gauge("weir_queue_length", "Requests that wait to be sent to Redis", sum(2))?;
-        if self.books.has_redis {
-            let is_up = count > 0 && sum(0) == count;
-            page.gauge("weir_redis_up", "Whether every worker can ask Redis", is_up.into())?;
-            page.gauge(
-                "weir_redis_servers_away",
-                "Servers that cannot be asked, summed over the workers",
-                sum(1),
-            )?;
-        }
-        Ok(())
+        let is_up = count > 0 && sum(0) == count;
+        page.gauge("weir_redis_up", "Whether every worker can ask Redis", is_up.into())?;
+        page.gauge(
+            "weir_redis_servers_away",
+            "Servers that cannot be asked, summed over the workers",
+            sum(1),
+        )
     }
 
     fn redis(&self, page: &mut Page) -> fmt::Result {
