@@ -296,9 +296,10 @@ fn an_upstream_that_refuses_what_was_let_through_is_counted_under_each_policy_on
         .server(&proxied("/unlimited", "", "one/refusing"))
         .server(&proxied("/trial", &access("trial"), "one/refusing"))
         .server(&format!(
-            "location /tight {{ access_by_lua_block {{ {} }} error_page 429 /sorry; \
-             proxy_pass http://one/plain; }}",
-            format!("{} {}", access("user"), access("tight"))
+            "location /tight {{ access_by_lua_block {{ {} {} }} \
+             error_page 429 /sorry; proxy_pass http://one/plain; }}",
+            access("user"),
+            access("tight")
         ))
         .server(&proxied("/sorry", "", "one/refusing"));
     let (dead, live) = (process::free_port(), format!("server 127.0.0.1:{port} max_fails=0;"));
