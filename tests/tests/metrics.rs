@@ -266,11 +266,8 @@ fn what_waits_for_redis_shows_and_leaves_in_batches_that_are_counted_by_size() {
     wait_until("none waits any more", WITHIN, || {
         Metrics::of(&nginx).value("weir_queue_length") == 0.0
     });
-    // What Redis kept them waiting for is in the times.
-    let quick = metrics.value("weir_decision_seconds_bucket{source=\"redis\",le=\"0.005\"}");
-    let all = metrics.count("weir_decision_seconds", "source=\"redis\"");
-    assert_eq!(all, f64::from(asked) + 1.0);
-    assert!(quick <= 1.0, "{quick} of {all}");
+    let decided = metrics.count("weir_decision_seconds", "source=\"redis\"");
+    assert_eq!(decided, f64::from(asked) + 1.0);
 }
 
 /// Of several tries at the upstream the last one is what the client got.
@@ -302,8 +299,9 @@ fn an_upstream_that_refuses_what_was_let_through_is_counted_under_each_policy_on
         .server(&proxied("/unlimited", "", "one/refusing"))
         .server(&proxied("/trial", &access("trial"), "one/refusing"))
         .server(&format!(
-            "location /tight {{ access_by_lua_block {{ {} }} error_page 429 /sorry; \
-             proxy_pass http://one/plain; }}",
+            "location /tight {{ access_by_lua_block {{ {} {} }} \
+             error_page 429 /sorry; proxy_pass http://one/plain; }}",
+            access("user"),
             access("tight")
         ))
         .server(&proxied("/sorry", "", "one/refusing"));
