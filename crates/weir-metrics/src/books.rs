@@ -28,13 +28,16 @@ pub const OUTCOMES: [&str; 9] = [
 pub const SOURCES: [&str; 5] = ["redis", "memory", "remembered", "local", "on_error"];
 
 /// Why there was no decision. What is none of these counts as the last.
-pub const REASONS: [&str; 14] = [
+pub const REASONS: [&str; 17] = [
     "timeout",
     "unreachable",
     "redis_error",
     "malformed_reply",
     "queue_full",
     "no_pump",
+    "memory_busy",
+    "memory_full",
+    "memory_failed",
     "stopped",
     "bad_key",
     "bad_cost",
