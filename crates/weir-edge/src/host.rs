@@ -211,9 +211,10 @@ fn check_logs(config: &Config) -> Result<(), ConfigError> {
                 && rate.limit() > most
             {
                 let problem = format!(
-                    "a log of {} does not fit into this memory, which takes logs of up to {most}: \
-                     make it larger, or give policies.{} another algorithm",
+                    "a log of {} does not fit into this memory, which takes logs of up to {most} \
+                     (of 32m and more, up to {}): give policies.{} another algorithm",
                     rate.limit(),
+                    Store::max_log(32 << 20),
                     policy.name
                 );
                 return Err(ConfigError::new("memory.size", problem));

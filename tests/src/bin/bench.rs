@@ -40,7 +40,7 @@ const CLIENTS: &str = "map $request_id $client { ~^(?<first>...) $first; }
     limit_req_status 429;";
 
 const POLICIES: &str = "
-    log     = { key = \"$client\", limit = \"1000000/1s\" },
+    log     = { key = \"$client\", limit = \"40000/1s\" },
     counter = { key = \"$client\", limit = \"1000000/1s\", algorithm = \"sliding-counter\" },
     bucket  = { key = \"$client\", limit = \"1000000/1s\", algorithm = \"token-bucket\" },
     denied  = { key = \"one\", limit = \"1/1h\" }";
