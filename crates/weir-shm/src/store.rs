@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -25,6 +25,12 @@ mod tests;
 /// longer has been stopped, since what is done there takes microseconds.
 const PATIENCE: Duration = Duration::from_millis(10);
 
+/// How often, while others come and go: whoever sleeps is seldom the next.
+const WAITS: u32 = 10;
+
+/// No use of a shard's records has this number.
+const MOVES: u64 = u64::MAX;
+
 /// How many expired records go for each new one.
 const SWEPT: usize = 2;
 
@@ -39,8 +45,9 @@ pub struct Store {
     /// Two make a hash of 128 bits. Their keys are random, so that nobody can find
     /// names that meet.
     hashers: [RandomState; 2],
-    /// Of each shard, whether this process last gave up waiting for it.
-    is_stuck: Box<[AtomicBool]>,
+    /// Of each shard, the use that it was at when this process gave up waiting for it;
+    /// else `MOVES`.
+    stuck_at: Box<[AtomicU64]>,
 }
 
 /// How [`Store::open`] came by a store.
@@ -153,7 +160,7 @@ impl Store {
             layout,
             size,
             hashers: [RandomState::new(), RandomState::new()],
-            is_stuck: (0..layout.shards).map(|_| AtomicBool::new(false)).collect(),
+            stuck_at: (0..layout.shards).map(|_| AtomicU64::new(MOVES)).collect(),
         };
         for shard in 0..layout.shards {
             store.header(shard).lock.init()?;
@@ -291,13 +298,7 @@ impl Store {
     pub(crate) fn lock(&self, tag: Tag) -> Result<Locked<'_>, Failure> {
         let index = tag.0.0 as usize & (self.layout.shards - 1);
         let header = self.header(index);
-        let is_stuck = &self.is_stuck[index];
-        let patience = if is_stuck.load(Relaxed) { Duration::ZERO } else { PATIENCE };
-        let Some(taken) = header.lock.take(patience) else {
-            is_stuck.store(true, Relaxed);
-            return Err(Failure::Busy);
-        };
-        is_stuck.store(false, Relaxed);
+        let taken = self.take(index).ok_or(Failure::Busy)?;
         let shard = Locked(Shard {
             header,
             chains: self.mapping.slice(self.layout.chains_of(index), self.layout.chains),
@@ -314,6 +315,29 @@ impl Store {
             shard.repair();
         }
         Ok(shard)
+    }
+
+    /// Takes the lock of a shard, waiting as long as others come and go there, but for
+    /// one that does not move only once.
+    fn take(&self, index: usize) -> Option<Taken> {
+        let (lock, stuck_at) = (&self.header(index).lock, &self.stuck_at[index]);
+        let used = || self.header(index).uses();
+        let mut before = stuck_at.load(Relaxed);
+        for _ in 0..WAITS {
+            let now = used();
+            let patience = if now == before { Duration::ZERO } else { PATIENCE };
+            let taken = lock.take(patience);
+            if taken.is_some() {
+                stuck_at.store(MOVES, Relaxed);
+                return taken;
+            }
+            before = now;
+            if used() == now {
+                break;
+            }
+        }
+        stuck_at.store(before, Relaxed);
+        None
     }
 
     fn header(&self, shard: usize) -> &Header {
