@@ -18,8 +18,11 @@ use crate::moment::Moment;
 use crate::registry::Registry;
 use crate::shard::{Fingerprint, Full, HEAD_WORDS, Header, MORE_WORDS, Shard};
 
+mod terms;
 #[cfg(test)]
 mod tests;
+
+pub use terms::Terms;
 
 /// How long a worker waits for another that is in the same shard. One that is there
 /// longer has been stopped, since what is done there takes microseconds.
@@ -30,9 +33,6 @@ const WAITS: u32 = 10;
 
 /// No use of a shard's records has this number.
 const MOVES: u64 = u64::MAX;
-
-/// How many expired records go for each new one.
-const SWEPT: usize = 2;
 
 static KNOWN: Registry<Store> = Registry::new();
 
@@ -77,16 +77,6 @@ pub(crate) enum Named {
     Limit,
     Denial,
     Cost,
-}
-
-/// Limits as the store decides them, prepared once.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    limits: Vec<Limit>,
-    names: Vec<Fingerprint>,
-    /// The name of a denial of one unit, for each client; and what makes that of
-    /// another cost.
-    pub(crate) denial: Fingerprint,
 }
 
 /// Why the store cannot decide.
@@ -351,52 +341,6 @@ impl Store {
     pub(crate) fn hash(&self, of: Named, bytes: &[u8]) -> Fingerprint {
         let [one, other] = &self.hashers;
         Fingerprint(one.hash_one((of, bytes)), other.hash_one((of, bytes)))
-    }
-}
-
-impl Terms {
-    /// The limits.
-    pub fn limits(&self) -> &[Limit] {
-        &self.limits
-    }
-
-    fn records(&self, tag: Tag) -> impl Iterator<Item = (Fingerprint, &Limit)> {
-        self.names.iter().map(move |&name| tag.0.with(name)).zip(&self.limits)
-    }
-
-    /// Writes all states or, where there is no room for them, none.
-    fn keep(
-        &self,
-        shard: &Shard,
-        tag: Tag,
-        states: &[State],
-        now: Moment,
-        begun: u64,
-        mut words: Vec<u64>,
-    ) -> Result<(), Full> {
-        words.clear();
-        let mut records = Vec::with_capacity(states.len());
-        let mut expiries = Vec::with_capacity(states.len());
-        for ((name, limit), state) in self.records(tag).zip(states) {
-            // What says nothing takes no room.
-            if let Some(expires) = state.expires(limit) {
-                let begin = words.len();
-                state.write(&mut words);
-                records.push((name, begin..words.len()));
-                expiries.push(now.uptime.after(expires.since(now.wall)));
-            }
-        }
-        shard.sweep(now.uptime, SWEPT);
-        shard.reserve(&records, now.uptime, begun)?;
-        for ((name, limit), state) in self.records(tag).zip(states) {
-            if state.expires(limit).is_none() {
-                shard.remove(name);
-            }
-        }
-        for ((name, range), expires) in records.into_iter().zip(expiries) {
-            shard.write(name, &words[range], expires);
-        }
-        Ok(())
     }
 }
 
