@@ -273,7 +273,11 @@ fn a_configuration_that_cannot_work_is_refused() {
     for (conf, message) in [
         (
             with("memory = { size = \"1m\" },", "api = { limit = \"100000/1h\" }"),
-            "memory.size: a log of 100000 does not fit into this memory, which takes logs of up to",
+            "memory.size: a client of policies.api can have 100000 units in logs, and this memory",
+        ),
+        (
+            with("", "api = { limits = { { limit = \"40000/1h\" }, { limit = \"40000/2h\" } } }"),
+            "memory.size: a client of policies.api can have 80000 units in logs, and this memory",
         ),
         (
             with("store = \"redis\",", "api = { limit = \"1/1h\" }"),
@@ -284,7 +288,7 @@ fn a_configuration_that_cannot_work_is_refused() {
                 "redis = { url = \"redis://127.0.0.1:1\" }, memory = { size = \"1m\" },",
                 "api = { limit = \"100000/1h\", on_error = \"local\" }",
             ),
-            "memory.size: a log of 100000 does not fit",
+            "memory.size: a client of policies.api can have 100000 units in logs",
         ),
         (
             with("memory = { size = \"64g\" }, local_share = 0,", "api = { limit = \"1/1h\" }"),

@@ -206,19 +206,19 @@ fn check_logs(config: &Config) -> Result<(), ConfigError> {
             Some(_) if policy.on_error == OnError::Local => shares(policy, limits),
             Some(_) => continue,
         };
-        for limit in share {
-            if let Limit::SlidingLog(rate) | Limit::CompactLog(rate) = limit
-                && rate.limit() > most
-            {
-                let problem = format!(
-                    "a log of {} does not fit into this memory, which takes logs of up to {most} \
-                     (of 32m and more, up to {}): give policies.{} another algorithm",
-                    rate.limit(),
-                    Store::max_log(32 << 20),
-                    policy.name
-                );
-                return Err(ConfigError::new("memory.size", problem));
-            }
+        let units = share.iter().filter_map(|limit| match limit {
+            Limit::SlidingLog(rate) | Limit::CompactLog(rate) => Some(rate.limit()),
+            _ => None,
+        });
+        let units = units.fold(0_u64, u64::saturating_add);
+        if units > most {
+            let problem = format!(
+                "a client of policies.{} can have {units} units in logs, and this memory takes up \
+                 to {most} (from 32m on {}): give it another algorithm",
+                policy.name,
+                Store::max_log(32 << 20)
+            );
+            return Err(ConfigError::new("memory.size", problem));
         }
     }
     Ok(())

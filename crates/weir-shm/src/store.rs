@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -19,15 +19,21 @@ use crate::registry::Registry;
 use crate::shard::{Fingerprint, Full, HEAD_WORDS, Header, MORE_WORDS, Shard};
 use crate::usage::MemoryUsage;
 
+mod terms;
 #[cfg(test)]
 mod tests;
 
+pub use terms::Terms;
+
 /// How long a worker waits for another that is in the same shard. One that is there
 /// longer has been stopped, since what is done there takes microseconds.
-const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_millis(25);
 
-/// How many expired records go for each new one.
-const SWEPT: usize = 2;
+/// How often, while others come and go: whoever sleeps is seldom the next.
+const WAITS: u32 = 4;
+
+/// No use of a shard's records has this number.
+const MOVES: u64 = u64::MAX;
 
 static KNOWN: Registry<Store> = Registry::new();
 
@@ -40,8 +46,9 @@ pub struct Store {
     /// Two make a hash of 128 bits. Their keys are random, so that nobody can find
     /// names that meet.
     hashers: [RandomState; 2],
-    /// Of each shard, whether this process last gave up waiting for it.
-    is_stuck: Box<[AtomicBool]>,
+    /// Of each shard, the use that it was at when this process gave up waiting for it;
+    /// else `MOVES`.
+    stuck_at: Box<[AtomicU64]>,
 }
 
 /// How [`Store::open`] came by a store.
@@ -71,18 +78,6 @@ pub(crate) enum Named {
     Limit,
     Denial,
     Cost,
-}
-
-/// Limits as the store decides them, prepared once.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    limits: Vec<Limit>,
-    names: Vec<Fingerprint>,
-    /// The name of a denial of one unit, for each client; and what makes that of
-    /// another cost.
-    pub(crate) denial: Fingerprint,
-    /// How long a denial is remembered at most.
-    pub(crate) longest: Duration,
 }
 
 /// Why the store cannot decide.
@@ -139,7 +134,7 @@ impl Store {
             layout,
             size,
             hashers: [RandomState::new(), RandomState::new()],
-            is_stuck: (0..layout.shards).map(|_| AtomicBool::new(false)).collect(),
+            stuck_at: (0..layout.shards).map(|_| AtomicU64::new(MOVES)).collect(),
         };
         for shard in 0..layout.shards {
             store.header(shard).lock.init()?;
@@ -278,13 +273,7 @@ impl Store {
     pub(crate) fn lock(&self, tag: Tag) -> Result<Locked<'_>, Failure> {
         let index = tag.0.0 as usize & (self.layout.shards - 1);
         let header = self.header(index);
-        let is_stuck = &self.is_stuck[index];
-        let patience = if is_stuck.load(Relaxed) { Duration::ZERO } else { PATIENCE };
-        let Some(taken) = header.lock.take(patience) else {
-            is_stuck.store(true, Relaxed);
-            return Err(Failure::Busy);
-        };
-        is_stuck.store(false, Relaxed);
+        let taken = self.take(index).ok_or(Failure::Busy)?;
         let shard = Locked(Shard {
             header,
             chains: self.mapping.slice(self.layout.chains_of(index), self.layout.chains),
@@ -303,6 +292,29 @@ impl Store {
         Ok(shard)
     }
 
+    /// Takes the lock of a shard, waiting as long as others come and go there, but for
+    /// one that does not move only once.
+    fn take(&self, index: usize) -> Option<Taken> {
+        let (lock, stuck_at) = (&self.header(index).lock, &self.stuck_at[index]);
+        let used = || self.header(index).uses();
+        let mut before = stuck_at.load(Relaxed);
+        for _ in 0..WAITS {
+            let now = used();
+            let patience = if now == before { Duration::ZERO } else { PATIENCE };
+            let taken = lock.take(patience);
+            if taken.is_some() {
+                stuck_at.store(MOVES, Relaxed);
+                return taken;
+            }
+            before = now;
+            if used() == now {
+                break;
+            }
+        }
+        stuck_at.store(before, Relaxed);
+        None
+    }
+
     fn header(&self, shard: usize) -> &Header {
         self.mapping.at(self.layout.header(shard))
     }
@@ -318,57 +330,6 @@ impl Store {
     pub(crate) fn hash(&self, of: Named, bytes: &[u8]) -> Fingerprint {
         let [one, other] = &self.hashers;
         Fingerprint(one.hash_one((of, bytes)), other.hash_one((of, bytes)))
-    }
-}
-
-impl Terms {
-    /// The same, but denials under them are remembered for no longer than this.
-    pub fn remembered_for(self, longest: Duration) -> Self {
-        Self { longest, ..self }
-    }
-
-    /// The limits.
-    pub fn limits(&self) -> &[Limit] {
-        &self.limits
-    }
-
-    fn records(&self, tag: Tag) -> impl Iterator<Item = (Fingerprint, &Limit)> {
-        self.names.iter().map(move |&name| tag.0.with(name)).zip(&self.limits)
-    }
-
-    /// Writes all states or, where there is no room for them, none.
-    fn keep(
-        &self,
-        shard: &Shard,
-        tag: Tag,
-        states: &[State],
-        now: Moment,
-        begun: u64,
-        mut words: Vec<u64>,
-    ) -> Result<(), Full> {
-        words.clear();
-        let mut records = Vec::with_capacity(states.len());
-        let mut expiries = Vec::with_capacity(states.len());
-        for ((name, limit), state) in self.records(tag).zip(states) {
-            // What says nothing takes no room.
-            if let Some(expires) = state.expires(limit) {
-                let begin = words.len();
-                state.write(&mut words);
-                records.push((name, begin..words.len()));
-                expiries.push(now.uptime.after(expires.since(now.wall)));
-            }
-        }
-        shard.sweep(now.uptime, SWEPT);
-        shard.reserve(&records, now.uptime, begun)?;
-        for ((name, limit), state) in self.records(tag).zip(states) {
-            if state.expires(limit).is_none() {
-                shard.remove(name);
-            }
-        }
-        for ((name, range), expires) in records.into_iter().zip(expiries) {
-            shard.write(name, &words[range], expires);
-        }
-        Ok(())
     }
 }
 

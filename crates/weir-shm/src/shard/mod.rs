@@ -129,6 +129,11 @@ pub(crate) struct Counts {
 }
 
 impl Header {
+    /// How many uses of records there have been.
+    pub(crate) fn uses(&self) -> u64 {
+        self.clock.load(Relaxed)
+    }
+
     /// Its counts, which others may change meanwhile.
     pub(crate) fn counts(&self) -> Counts {
         Counts {
@@ -185,7 +190,7 @@ impl Shard<'_> {
 
     /// The number of the next use of a record.
     pub(crate) fn clock(&self) -> u64 {
-        self.header.clock.load(Relaxed)
+        self.header.uses()
     }
 
     /// Writes a record, in place of the one of this name if there is one. There

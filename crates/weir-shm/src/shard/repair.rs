@@ -14,7 +14,7 @@ impl Shard<'_> {
         let mut is_free = vec![true; fresh as usize];
         for head in 1..=fresh {
             match get(&self.block(head).state) {
-                LIVE if self.claim(head, &mut is_free) => whole.push(head),
+                LIVE if self.claim(head, &mut is_free) => whole.push((self.word(head, USED), head)),
                 LIVE | WRITING => {
                     set(&self.block(head).state, FREE);
                     lost += 1;
@@ -22,7 +22,7 @@ impl Shard<'_> {
                 _ => {}
             }
         }
-        whole.sort_unstable_by_key(|&head| self.word(head, USED));
+        whole.sort_unstable();
 
         for chain in self.chains {
             set(chain, NONE);
@@ -37,9 +37,8 @@ impl Shard<'_> {
         for block in (1..=fresh).filter(|&block| is_free[block as usize - 1]) {
             self.free_block(block);
         }
-        let last = whole.last().map_or(0, |&head| self.word(head, USED) + 1);
-        for head in whole {
-            let used = self.word(head, USED);
+        let last = whole.last().map_or(0, |&(used, _)| used + 1);
+        for (used, head) in whole {
             self.link(head);
             self.block(head).words[USED].store(used, Relaxed);
         }

@@ -97,6 +97,18 @@ pub(super) fn check(shard: &Shard) {
     assert_eq!(free + blocks, get(&shard.header.fresh) as usize, "no block is lost");
 }
 
+impl Shard<'_> {
+    /// How many records a search passes at most.
+    pub(crate) fn longest_chain(&self) -> usize {
+        let len = |chain: &AtomicU32| {
+            let first = Some(get(chain)).filter(|&head| head != NONE);
+            let next = |&head: &u32| Some(get(&self.block(head).chained)).filter(|&it| it != NONE);
+            std::iter::successors(first, next).count()
+        };
+        self.chains.iter().map(len).max().unwrap_or(0)
+    }
+}
+
 #[test]
 fn words_are_read_as_they_were_written_whatever_their_number() {
     let fixture = Fixture::new();

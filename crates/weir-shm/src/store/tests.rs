@@ -78,3 +78,37 @@ fn a_repair_that_is_broken_off_is_done_by_the_next() {
     assert_eq!((verdict.allowed, verdict.limits[0].remaining), (true, 0));
     assert_eq!(store.usage().resets, 0);
 }
+
+/// As a hash without a key has them: what a client would send who knows it.
+fn names_that_meet() -> [(&'static str, Vec<[u8; 8]>); 3] {
+    let fnv = |bytes: [u8; 8]| {
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+    };
+    let names = || (0_u64..).map(u64::to_le_bytes);
+    [
+        ("one after the other", names().take(3_000).collect()),
+        ("the same FNV-1a", names().filter(|&name| fnv(name) & 0xfff == 0).take(3_000).collect()),
+        ("the same product", (0..3_000).map(|number: u64| (number << 52).to_le_bytes()).collect()),
+    ]
+}
+
+#[test]
+fn names_that_meet_under_a_known_hash_do_not_meet_here() {
+    for (what, names) in names_that_meet() {
+        let (store, _) = open(what, MIB);
+        let terms = store.terms(&[log("5/1h")], &["a"]);
+        let (mut longest, mut most) = (0, 0);
+        for name in &names {
+            store.decide(&terms, store.tag(name), 1, Moment::now).expect("room");
+        }
+        for name in &names {
+            let shard = store.lock(store.tag(name)).expect("free");
+            most = most.max(shard.header.counts().records);
+            longest = longest.max(shard.longest_chain());
+        }
+        assert_eq!(store.usage().entries, 3_000);
+        // 188 and 0.7 on average.
+        assert!(most < 300 && longest < 12, "{what}: {most} in a shard, {longest} in a chain");
+    }
+}
