@@ -24,15 +24,18 @@ const ALGORITHMS: [&str; 5] = [
 
 #[test]
 fn every_algorithm_counts_over_all_workers() {
-    let policies: Vec<String> =
-        (0..5).map(|index| format!("p{index} = {{ {} }}", ALGORITHMS[index])).collect();
+    let policies: Vec<String> = ALGORITHMS
+        .iter()
+        .enumerate()
+        .map(|(index, limit)| format!("p{index} = {{ {limit} }}"))
+        .collect();
     let mut conf = conf(&policies.join(", ")).workers(3);
-    for index in 0..5 {
+    for index in 0..ALGORITHMS.len() {
         conf = conf.limited(&format!("/p{index}"), &format!("p{index}"));
     }
     let nginx = Nginx::start(&conf);
     nginx.wait_for_workers(3);
-    for index in 0..5 {
+    for (index, limit) in ALGORITHMS.iter().enumerate() {
         let statuses = in_parallel(8, |_| {
             let client = weir_tests::Client::without_keepalive(nginx.port());
             (0..5).map(|_| client.get(&format!("/p{index}")).status).collect::<Vec<_>>()
@@ -40,7 +43,7 @@ fn every_algorithm_counts_over_all_workers() {
         let statuses = statuses.concat();
         let passed = statuses.iter().filter(|&&status| status == 200).count();
         let refused = statuses.iter().filter(|&&status| status == 429).count();
-        assert_eq!((passed, refused), (10, 30), "{}", ALGORITHMS[index]);
+        assert_eq!((passed, refused), (10, 30), "{limit}");
         let refusal = nginx.client().get(&format!("/p{index}"));
         assert_eq!(
             (refusal.number("RateLimit-Limit"), refusal.number("RateLimit-Remaining")),

@@ -149,10 +149,16 @@ fn judge(findings: &[Finding]) {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-fn conf(redis: &Redis) -> Conf {
+/// With Redis, and with a memory of this size.
+fn conf(redis: &Redis, size: &str) -> Conf {
+    let redis = format!("redis = {{ url = \"{}\", timeout = \"1s\" }}", redis.url());
+    conf_with(&redis, size)
+}
+
+fn conf_with(redis: &str, size: &str) -> Conf {
     let setup = format!(
         r#"{{
-        redis = {{ url = "{}", timeout = "1s" }}, secret = "sixteen bytes or more",
+        {redis}, memory = {{ size = "{size}" }}, local_share = 2, secret = "sixteen bytes or more",
         policies = {{
             log     = {{ limit = "20/1m" }},
             ring    = {{ limit = "90/1m", algorithm = "compact-log" }},
@@ -167,8 +173,9 @@ fn conf(redis: &Redis) -> Conf {
                         key = {{ {{ parts = {{ "$host", "$arg_k" }} }}, "$arg_k" }} }},
             login   = {{ limit = "9/1m", charge = {{ 401 }}, on_error = "closed", key = "$arg_k" }},
             dry     = {{ limit = "3/1m", dry_run = true, dry_run_header = "X-Dry" }},
+            alone   = {{ limits = {{ {{ limit = "9/1m" }}, {{ limit = "99/hour", algorithm = "quota" }} }},
+                        on_error = "local" }},
         }} }}"#,
-        redis.url()
     );
     let mut conf = Conf::with_setup(&setup).stats();
     conf.http = "log_by_lua_block {
@@ -179,21 +186,26 @@ fn conf(redis: &Redis) -> Conf {
         }
         header_filter_by_lua_block { require(\"resty.weir\").header_filter() }"
         .to_owned();
-    conf.access(
-        "/run",
-        "local arg = ngx.req.get_uri_args()
+    conf.content("/metrics", "require(\"resty.weir\").metrics()")
+        .content("/forget", "require(\"resty.weir\").forget_denials()")
+        .access(
+            "/run",
+            "local arg = ngx.req.get_uri_args()
         require(\"resty.weir\").access(arg.policy,
             { key = arg.key, cost = tonumber(arg.cost), plan = arg.plan })",
-    )
+        )
 }
 
-const POLICIES: [&str; 9] =
-    ["log", "ring", "counter", "bucket", "quota", "several", "hashed", "login", "dry"];
+const POLICIES: [&str; 10] =
+    ["log", "ring", "counter", "bucket", "quota", "several", "hashed", "alone", "login", "dry"];
 
 /// Asks once for whatever there is to ask: admissions, refusals, mistakes.
 fn ask_for_all(client: &Client) -> BTreeMap<u16, usize> {
     let long = "x".repeat(600);
     let mut statuses = BTreeMap::new();
+    for path in ["/metrics", "/forget"] {
+        let _ = client.try_ask("GET", path, &[]);
+    }
     for policy in POLICIES {
         for rest in [
             "k=a",
@@ -228,7 +240,8 @@ fn wait_until_limited(nginx: &Nginx) {
 #[test]
 fn no_access_is_invalid_and_nothing_is_lost() {
     let mut redis = Redis::start();
-    let conf = conf(&redis);
+    let conf = conf(&redis, "1m");
+    let conf_of_another_size = self::conf(&redis, "2m");
     let memcheck = Memcheck::start(&conf);
     let nginx = &memcheck.nginx;
     let client = || Client::without_keepalive(nginx.port());
@@ -278,6 +291,7 @@ fn no_access_is_invalid_and_nothing_is_lost() {
                     memcheck.reload(&conf);
                     redis.thaw();
                 }
+                3 => memcheck.reload(&conf_of_another_size),
                 _ => memcheck.reload(&conf),
             }
             wait_until_limited(nginx);
@@ -294,7 +308,7 @@ fn no_access_is_invalid_and_nothing_is_lost() {
 #[test]
 fn an_end_at_once_is_none_in_the_middle_of_anything() {
     let redis = Redis::start();
-    let memcheck = Memcheck::start(&conf(&redis));
+    let memcheck = Memcheck::start(&conf(&redis, "1m"));
     wait_until_limited(&memcheck.nginx);
     ask_for_all(&memcheck.nginx.client());
     redis.freeze();
@@ -309,4 +323,24 @@ fn an_end_at_once_is_none_in_the_middle_of_anything() {
     let findings = memcheck.end(libc::SIGTERM);
     waiting.join().unwrap();
     judge(&findings);
+}
+
+/// Without Redis: everything is decided in memory that the workers share.
+#[test]
+fn nor_is_any_where_the_workers_share_the_limits() {
+    let memory = |size| conf_with("store = \"memory\"", size);
+    let memcheck = Memcheck::start(&memory("1m"));
+    let client = || Client::without_keepalive(memcheck.nginx.port());
+    wait_until_limited(&memcheck.nginx);
+    let mut statuses = ask_for_all(&client());
+    for (status, count) in ask_for_all(&client()) {
+        *statuses.entry(status).or_default() += count;
+    }
+    assert!(statuses[&200] > 30 && statuses[&429] > 30, "{statuses:?}");
+    for size in ["1m", "2m"] {
+        memcheck.reload(&memory(size));
+        wait_until_limited(&memcheck.nginx);
+        ask_for_all(&client());
+    }
+    judge(&memcheck.end(libc::SIGQUIT));
 }
