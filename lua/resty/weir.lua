@@ -25,7 +25,7 @@ local tostring = tostring
 local type = type
 
 
-local _M = { _VERSION = "0.3.0" }
+local _M = { _VERSION = "0.4.0" }
 
 
 local engine
