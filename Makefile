@@ -20,7 +20,7 @@ help: ## Show this help
 setup: ## Install what is missing for run, test and bench (Debian packages)
 	@./scripts/setup.sh
 
-run: setup stage ## Start Redis and nginx with nginx/nginx.conf on port 8080; Ctrl-C stops both
+run: setup stage ## Start nginx with nginx/nginx.conf on port 8080 (STORE=redis: and a Redis); Ctrl-C stops it
 	@./scripts/run.sh
 
 test: setup stage ## Run every test, on a real nginx and a real Redis

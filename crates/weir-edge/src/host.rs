@@ -214,9 +214,9 @@ fn check_logs(config: &Config) -> Result<(), ConfigError> {
         if units > most {
             let problem = format!(
                 "a client of policies.{} can have {units} units in logs, and this memory takes up \
-                 to {most} (from 32m on {}): give it another algorithm",
+                 to {most} (from 64m on {}): give it another algorithm",
                 policy.name,
-                Store::max_log(32 << 20)
+                Store::max_log(Store::LONGEST_LOGS)
             );
             return Err(ConfigError::new("memory.size", problem));
         }

@@ -22,9 +22,9 @@ pub(crate) const EPOCHS: usize = 4096;
 /// The least size of a store.
 pub(crate) const MIN_SIZE: usize = 1 << 20;
 
-/// Of two megabytes a shard is large enough for long logs, and small enough to be
+/// Of four megabytes a shard is large enough for long logs, and small enough to be
 /// repaired in a moment.
-const SHARD: usize = 2 << 20;
+const SHARD: usize = 4 << 20;
 const MIN_SHARDS: usize = 16;
 const MAX_SHARDS: usize = 4096;
 

@@ -142,11 +142,16 @@ impl Store {
         Ok(store)
     }
 
-    /// The most units that a log in a store of this size can hold: no more than a
-    /// quarter of what the client's part of it has room for.
+    /// The most units that the logs of one client can hold together in a store of
+    /// this size: no more than a quarter of what its part has room for. Never less
+    /// in a larger store, although its parts may be smaller.
     pub fn max_log(size: usize) -> u64 {
-        ((Layout::of(size.max(MIN_SIZE)).blocks / 4 - 1) * MORE_WORDS + HEAD_WORDS) as u64
+        let blocks = Layout::of(size.clamp(MIN_SIZE, Self::LONGEST_LOGS)).blocks;
+        ((blocks / 4 - 1) * MORE_WORDS + HEAD_WORDS) as u64
     }
+
+    /// From what size on, in bytes, logs can be as long as in any store.
+    pub const LONGEST_LOGS: usize = 64 << 20;
 
     /// The tag of a client, named by whatever tells it from all others. What is
     /// decided together must have one tag.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::shard::blocks_for;
 
 const MIB: usize = 1 << 20;
 
@@ -111,4 +112,18 @@ fn names_that_meet_under_a_known_hash_do_not_meet_here() {
         // 188 and 0.7 on average.
         assert!(most < 300 && longest < 12, "{what}: {most} in a shard, {longest} in a chain");
     }
+}
+
+/// Or a reload with more memory would be refused.
+#[test]
+fn a_larger_store_takes_logs_that_are_as_long_and_every_store_has_room_for_its_longest() {
+    let mut longest = 0;
+    for size in (MIB..300 * MIB).step_by(MIB).chain([1 << 30, 64 << 30]) {
+        let most = Store::max_log(size);
+        assert!(most >= longest, "{size}");
+        assert!(blocks_for(most as usize) <= Layout::of(size).blocks / 4, "{size}");
+        longest = most;
+    }
+    assert_eq!(longest, Store::max_log(Store::LONGEST_LOGS));
+    println!("{:?}", [1, 8, 32, 64].map(|mib| Store::max_log(mib * MIB)));
 }
