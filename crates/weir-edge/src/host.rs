@@ -97,8 +97,9 @@ impl Host {
         match self.opened {
             Opened::New | Opened::Found => None,
             Opened::Resized { from } => Some(format!(
-                "memory.size is {} bytes and was {from}: the new memory is empty, every client \
-                 begins anew in it; workers of before go on with the old one until they exit",
+                "memory.size is {} bytes and was {from}: the new memory is empty, and what was \
+                 counted or remembered in it begins anew; workers of before go on with the old \
+                 one until they exit",
                 self.size
             )),
         }
