@@ -179,6 +179,12 @@ impl Shard<'_> {
             let has = self.find(*name).map_or(0, |head| blocks_for(self.len(head)));
             blocks_for(words.len()).saturating_sub(has)
         };
+        // Nobody gives way to what can never fit.
+        if records.iter().map(|(_, words)| blocks_for(words.len())).sum::<usize>()
+            > self.blocks.len()
+        {
+            return Err(Full);
+        }
         loop {
             let needed: usize = records.iter().map(more).sum();
             if needed <= self.blocks.len() - get(&self.header.used) as usize {

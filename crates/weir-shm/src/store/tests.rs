@@ -127,3 +127,17 @@ fn a_larger_store_takes_logs_that_are_as_long_and_every_store_has_room_for_its_l
     assert_eq!(longest, Store::max_log(Store::LONGEST_LOGS));
     println!("{:?}", [1, 8, 32, 64].map(|mib| Store::max_log(mib * MIB)));
 }
+
+/// A log may be charged more afterwards than this memory can hold.
+#[test]
+fn what_can_never_fit_makes_nobody_else_give_way() {
+    let (store, _) = open("can_never_fit", MIB);
+    let terms = store.terms(&[log("100/1h")], &["a"]);
+    for client in 0..500_u64 {
+        store.decide(&terms, store.tag(&client.to_le_bytes()), 1, Moment::now).expect("room");
+    }
+    let before = store.usage();
+    let charged = store.charge(&terms, store.tag(b"greedy"), 10_000, Moment::now);
+    assert_eq!(charged, Err(Failure::Full));
+    assert_eq!(store.usage(), before);
+}
