@@ -95,12 +95,18 @@ impl Store {
         let gone = now.since(Uptime::from_micros(since));
         let left = |span: u64| Duration::from_micros(span).saturating_sub(gone);
         let standing = |words: &[u64; EACH]| {
-            let [limit, remaining, wait, reset] = *words;
-            let wait = match left(wait) {
-                Duration::ZERO => Wait::None,
-                wait => Wait::For(wait),
+            let [limit, then, waited, reset] = *words;
+            let (wait, reset) = match (left(waited), left(reset)) {
+                (Duration::ZERO, reset) => (Wait::None, reset),
+                (wait, reset) => (Wait::For(wait), reset),
             };
-            Standing { limit, remaining, wait, reset: left(reset) }
+            // What has come free meanwhile, as far as it is known.
+            let remaining = match wait {
+                Wait::None if reset.is_zero() => limit,
+                Wait::None if waited > 0 => then.max(cost),
+                _ => then,
+            };
+            Standing { limit, remaining, wait, reset }
         };
         let (standings, _) = standings.as_chunks::<EACH>();
         let verdict = Verdict { allowed: false, limits: standings.iter().map(standing).collect() };
@@ -176,6 +182,8 @@ mod tests {
         assert_eq!(waits, [Wait::None, Wait::For(Duration::from_millis(8_900))]);
         assert_eq!(later.limits[1].reset, Duration::from_millis(8_900));
         assert_eq!(later.limits[0].reset, Duration::ZERO);
+        let remaining: Vec<u64> = later.limits.iter().map(|limit| limit.remaining).collect();
+        assert_eq!(remaining, [1, 0], "what has room again says so");
         assert!(store.recall(&terms, tag, 1, Uptime::from_micros(10_499_999)).is_some());
         assert_eq!(told(10_500), None, "the first after the wait is asked again");
     }
