@@ -221,3 +221,63 @@ fn a_cost_that_never_fits_is_not_remembered() {
     }
     assert_eq!(calls(&redis) - before, 5);
 }
+
+#[test]
+fn what_another_redis_or_prefix_has_refused_is_not_refused_in_this_one() {
+    let (redis, another) = (Redis::start(), Redis::start());
+    let conf = conf(&redis, "", "api = { limit = \"1/1h\" }").limited("/api", "api");
+    let nginx = Nginx::start(&conf);
+    let status = || nginx.client().get("/api").status;
+    assert_eq!((status(), status(), status()), (200, 429, 429));
+    let url = format!("url = \"{}\"", redis.url());
+    for (what, with) in [
+        ("prefix", format!("{url}, prefix = \"another\"")),
+        ("database", url.replace("/0", "/1")),
+        ("server", format!("url = \"{}\"", another.url())),
+    ] {
+        assert_ne!(url, with);
+        nginx.reload_and_wait(&Conf { setup: conf.setup.replace(&url, &with), ..conf.clone() });
+        assert_eq!(status(), 200, "another {what}");
+        nginx.reload_and_wait(&conf);
+        assert_eq!(status(), 429, "the first one");
+        assert_eq!(nginx.count("decisions.remembered"), 1, "of the {what} before");
+    }
+}
+
+/// A client may be about to be given back what it took of the same budget elsewhere.
+#[test]
+fn a_refusal_of_a_budget_with_a_charge_list_is_remembered_for_a_second() {
+    let redis = Redis::start();
+    let policies = "api = { limit = \"1/1h\", bucket = \"one\" }, \
+                    login = { limit = \"1/1h\", bucket = \"one\", charge = { 401 } }";
+    let conf = conf(&redis, "", policies).limited("/api", "api").limited("/login", "login");
+    let nginx = Nginx::start(&conf);
+    let status = |path| nginx.client().get(path).status;
+    for path in ["/login", "/api"] {
+        assert_eq!((status("/api"), status("/api"), status("/api")), (200, 429, 429));
+        redis.command::<()>("FLUSHALL");
+        wait_until(path, Duration::from_secs(3), || status(path) == 200);
+        redis.command::<()>("FLUSHALL");
+        wait_until("nothing is remembered", Duration::from_secs(3), || {
+            redis.command::<u64>("DBSIZE") == 0 && status("/api") == 200
+        });
+        redis.command::<()>("FLUSHALL");
+    }
+}
+
+/// Whoever charges a token bucket refills it, at a rate of its own.
+#[test]
+fn a_faster_plan_ends_the_denial_of_a_slower_one() {
+    let redis = Redis::start();
+    let policies = "api = { limit = \"1/1h\", algorithm = \"token-bucket\", burst = 2, \
+                    plans = { gold = { limit = \"36000/1h\", burst = 2 } } }";
+    let nginx = Nginx::start(&conf(&redis, "", policies).access("/api", ASK));
+    let client = nginx.client();
+    let ask = |query: &str| client.get(&format!("/api?{query}"));
+    assert_eq!([ask("").status, ask("").status, ask("").status], [200, 200, 429]);
+    wait_until("gold has refilled it", Duration::from_secs(5), || {
+        ask("plan=gold&cost=0").number("RateLimit-Remaining") == 2
+    });
+    assert_eq!(ask("plan=gold").status, 200);
+    wait_until("a token is left", Duration::from_secs(3), || ask("").status == 200);
+}

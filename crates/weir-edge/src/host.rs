@@ -3,9 +3,11 @@
 //! remembered.
 
 use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_core::config::{Deployment, RedisConfig};
 use weir_core::identity::Value;
 use weir_core::policy::Charge;
 use weir_core::{Config, ConfigError, Limit, OnError, Policy, Verdict};
@@ -17,8 +19,8 @@ use crate::policies;
 /// By what name a reload finds the memory again.
 const NAME: &str = "weir";
 
-/// How long a refusal is remembered at most where charges are given back by the
-/// answer's status: another host may be about to give back what it was refused for.
+/// How long a refusal is remembered at most where it may end before its wait is over,
+/// see [`unsteady`]: another host may be about to give back what it was refused for.
 const PROVISIONAL: Duration = Duration::from_secs(1);
 
 /// The memory, and the rules as it decides them.
@@ -67,16 +69,21 @@ impl Host {
         let (store, opened) = Store::open(NAME, size).map_err(|error| {
             ConfigError::new("memory.size", format!("the system has no such memory: {error}"))
         })?;
-        let policies =
-            policies::plans(&config.policies).map(|(policy, _)| &config.policies[policy]);
-        let rules = rules.iter().zip(policies).map(|(rule, policy)| {
+        let policies: Vec<&Policy> =
+            policies::plans(&config.policies).map(|(policy, _)| &config.policies[policy]).collect();
+        let decider = config.redis.as_ref().map(decider);
+        let unsteady = unsteady(rules, &policies);
+        let rules = rules.iter().zip(&policies).map(|(rule, policy)| {
             let share = shares(policy, rule.limits());
             let whole = store.terms(rule.limits(), rule.key_suffixes());
+            let whole = match &decider {
+                Some(decider) => whole.denied_by(&store, decider),
+                None => whole,
+            };
+            let is_provisional =
+                rule.key_suffixes().iter().any(|name| unsteady.contains(name.as_str()));
             HostRule {
-                whole: match policy.charge {
-                    Charge::Always => whole,
-                    Charge::Statuses(_) => whole.remembered_for(PROVISIONAL),
-                },
+                whole: if is_provisional { whole.remembered_for(PROVISIONAL) } else { whole },
                 share: store.terms(&share, rule.key_suffixes()),
                 remembers: config.redis.is_some() && policy.remember_denials,
             }
@@ -190,6 +197,33 @@ pub(crate) fn word(failure: Failure) -> &'static str {
         Failure::Full => "memory_full",
         _ => "memory_failed",
     }
+}
+
+/// What tells a Redis, and what Weir keeps there, from others.
+fn decider(redis: &RedisConfig) -> String {
+    let server = match &redis.deployment {
+        Deployment::Single { url } => url.expose().to_owned(),
+        deployment => format!("{deployment:?}"),
+    };
+    format!("{:?}", (server, redis.database, &redis.prefix))
+}
+
+/// The budgets, by name, of which a wait may end early by what is done to the client
+/// under another rule: what is charged there is given back, or a token bucket is
+/// refilled at another rate.
+fn unsteady<'a>(rules: &'a [Rule], policies: &[&Policy]) -> HashSet<&'a str> {
+    let mut seen: HashMap<&str, &Limit> = HashMap::new();
+    let mut unsteady = HashSet::new();
+    for (rule, policy) in rules.iter().zip(policies) {
+        for (name, limit) in rule.key_suffixes().iter().zip(rule.limits()) {
+            let first = *seen.entry(name).or_insert(limit);
+            let is_given_back = matches!(policy.charge, Charge::Statuses(_));
+            if is_given_back || matches!(limit, Limit::TokenBucket(_)) && limit != first {
+                unsteady.insert(name.as_str());
+            }
+        }
+    }
+    unsteady
 }
 
 /// This host's part of a policy's limits.

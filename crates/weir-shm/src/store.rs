@@ -77,6 +77,7 @@ pub(crate) enum Named {
     Client,
     Limit,
     Denial,
+    Decider,
     Cost,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::Limit;
 use weir_core::algorithm::State;
 
-use super::Tag;
+use super::{Named, Store, Tag};
 use crate::moment::Moment;
 use crate::shard::{Fingerprint, Full, Shard};
 
@@ -25,6 +25,13 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// The same, but denials under them are those of this decider: what one has
+    /// refused another may admit.
+    pub fn denied_by(self, store: &Store, decider: &str) -> Self {
+        let decider = store.hash(Named::Decider, decider.as_bytes());
+        Self { denial: self.denial.with(decider), ..self }
+    }
+
     /// The same, but denials under them are remembered for no longer than this.
     pub fn remembered_for(self, longest: Duration) -> Self {
         Self { longest, ..self }
