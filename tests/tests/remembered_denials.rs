@@ -209,6 +209,35 @@ fn a_refusal_is_repeated_while_redis_is_away() {
     assert_eq!(client.get("/api?k=another").status, 200, "nobody knows");
 }
 
+/// A request waits for Redis in vain but once: for what is known here it need not.
+#[test]
+fn behind_a_policy_that_waited_in_vain_the_others_know_what_needs_no_redis() {
+    let redis = Redis::start();
+    let setup = format!(
+        "{{ redis = {{ url = \"{}\", timeout = \"100ms\", breaker = {{ failures = 1000 }} }}, \
+         policies = {{ first = {{ limit = \"9/1h\" }}, second = {{ limit = \"1/1h\" }}, \
+         office = {{ limit = \"1/1h\", on_error = \"closed\", exempt = \"127.0.0.1\" }} }} }}",
+        redis.url()
+    );
+    let both = |second: &str| {
+        format!(
+            "local access = require(\"resty.weir\").access access(\"first\") access(\"{second}\")"
+        )
+    };
+    let conf = Conf::with_setup(&setup)
+        .stats()
+        .limited("/second", "second")
+        .access("/both", &both("second"))
+        .access("/office", &both("office"));
+    let nginx = Nginx::start(&conf);
+    let client = nginx.client();
+    assert_eq!((client.get("/second").status, client.get("/second").status), (200, 429));
+    redis.freeze();
+    assert_eq!(client.get("/both").status, 429, "it is remembered");
+    assert_eq!(client.get("/office").status, 200, "it is exempt");
+    assert_eq!((nginx.count("decisions.exempt"), nginx.count("errors.timeout")), (1, 2));
+}
+
 #[test]
 fn a_cost_that_never_fits_is_not_remembered() {
     let redis = Redis::start();

@@ -167,6 +167,23 @@ impl Engine {
         }
     }
 
+    /// `recall` of a [`Request`] that has waited for Redis in vain: as `submit`, where
+    /// it is remembered; else it has timed out.
+    fn recall(&self, request: Request) -> Reply<'_> {
+        let Checked { terms, rule, source, value, cost, form } = match self.check(request) {
+            Ok(checked) => checked,
+            Err((reason, detail)) => return Reply::Failed(reason, detail),
+        };
+        if self.host.remembers(rule) {
+            let tag = self.host.tag(&self.rules[rule], source, &value);
+            if let Ok(decided) = self.host.recall(rule, tag, cost) {
+                let told = Told { decided, presenter: &terms.presenter, form };
+                return Reply::Decided("remembered", told);
+            }
+        }
+        Reply::Failed("timeout", None)
+    }
+
     /// `decide_share` of a [`Request`], where Redis cannot decide: as `submit`, by
     /// the word "local" and under this host's part of the limits.
     fn decide_share(&self, request: Request) -> Reply<'_> {
@@ -404,6 +421,9 @@ impl LuaUserData for Engine {
         methods.add_method("meet", |_, engine, ()| Ok(engine.meet()));
         methods.add_method("submit", |lua, engine, request| {
             engine.submit(request).into_lua_multi(lua)
+        });
+        methods.add_method("recall", |lua, engine, request| {
+            engine.recall(request).into_lua_multi(lua)
         });
         methods.add_method("decide_share", |lua, engine, request| {
             engine.decide_share(request).into_lua_multi(lua)
