@@ -27,6 +27,15 @@ fn no_client_has_the_records_of_another_whatever_its_name() {
     }
 }
 
+/// So that nobody can find names that meet.
+#[test]
+fn no_two_stores_hash_alike() {
+    let (one, other) = (open("hashes_one", MIB).0, open("hashes_other", MIB).0);
+    let (first, second) = (one.tag(b"client"), other.tag(b"client"));
+    assert_eq!(first, one.tag(b"client"));
+    assert!(first.0.0 != second.0.0 && first.0.1 != second.0.1);
+}
+
 #[test]
 fn what_is_given_back_to_nobody_takes_no_room() {
     let (store, _) = open("given_back_to_nobody", MIB);
