@@ -35,6 +35,16 @@ fn check_shared_rates(policy: &Policy, others: &[Policy]) -> Result<(), ConfigEr
                 return Err(ConfigError::new(format!("policies.{}.bucket", policy.name), problem));
             }
         }
+        let is_local = [policy, other].iter().any(|policy| policy.on_error == OnError::Local);
+        let has_rates = rates(policy).next().is_some() && rates(other).next().is_some();
+        if is_local && has_rates && policy.local_share != other.local_share {
+            let problem = format!(
+                "{}: a token bucket that is shared has one rate, but in policies.{} local_share \
+                 is {}",
+                policy.local_share, other.name, other.local_share
+            );
+            return Err(ConfigError::new(format!("policies.{}.local_share", policy.name), problem));
+        }
     }
     Ok(())
 }

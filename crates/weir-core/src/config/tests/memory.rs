@@ -90,3 +90,31 @@ fn on_error_may_be_local() {
     let config = check(with_policy_and(&[("on_error", text("local"))], &[])).expect("valid");
     assert_eq!(config.policies[0].on_error, OnError::Local);
 }
+
+/// In the fallback too: its rate is the limit divided by the share.
+#[test]
+fn a_shared_token_bucket_has_one_share() {
+    let policy = |share: f64, on_error: &str, algorithm: &str| {
+        table([
+            ("limit", text("10/1s")),
+            ("algorithm", text(algorithm)),
+            ("bucket", text("both")),
+            ("local_share", Value::Number(share)),
+            ("on_error", text(on_error)),
+        ])
+    };
+    let both = |one: Value, other: Value| {
+        check(table([redis(), ("policies", table([("a", one), ("b", other)]))])).map(|_| ())
+    };
+    let bucket = |share, on_error| policy(share, on_error, "token-bucket");
+    let error = both(bucket(2.0, "open"), bucket(3.0, "local")).expect_err("two rates");
+    assert_eq!(
+        error.to_string(),
+        "policies.b.local_share: 3: a token bucket that is shared has one rate, \
+         but in policies.a local_share is 2"
+    );
+    assert!(both(bucket(2.0, "open"), bucket(2.0, "local")).is_ok());
+    assert!(both(bucket(2.0, "open"), bucket(3.0, "closed")).is_ok(), "not used");
+    let log = |share| policy(share, "local", "sliding-log");
+    assert!(both(log(2.0), log(3.0)).is_ok(), "a log has no rate");
+}
