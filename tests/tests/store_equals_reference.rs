@@ -29,9 +29,10 @@ struct Traced {
 }
 
 impl Traced {
-    fn new(rules: &[Vec<Limit>], number: u64) -> Self {
+    /// `name` must not be that of another that is traced at the same time.
+    fn new(rules: &[Vec<Limit>], name: &str) -> Self {
         // The largest logs of a trace fit together.
-        let (store, _) = Store::open(&format!("trace {number}"), 16 << 20).expect("memory");
+        let (store, _) = Store::open(name, 16 << 20).expect("memory");
         let names = |limits: &[Limit]| limits.iter().map(Limit::key_suffix).collect::<Vec<_>>();
         let terms = rules.iter().map(|limits| store.terms(limits, &names(limits))).collect();
         let other = store.terms(&[limit("quota 9007199254740991/month")], &["other"]);
@@ -128,7 +129,8 @@ fn run(
     runner
         .run(&traces, |(rules, steps)| {
             number.set(number.get() + 1);
-            let mut traced = Traced::new(&rules, number.get());
+            let name = format!("trace {}, swept: {is_swept}", number.get());
+            let mut traced = Traced::new(&rules, &name);
             for step in &steps {
                 traced.go_on(clock(step.clock_us));
                 if is_swept {
