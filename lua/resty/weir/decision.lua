@@ -119,8 +119,8 @@ local function decide(rule, source, value, cost, in_full)
 end
 
 
--- Asks for a decision, with each limit listed if `in_full`; of this host alone if
--- `is_late`. Returns it, or nil; the reason in one word why Redis could not give
+-- Asks for a decision, with each limit listed if `in_full`; never Redis if `is_late`.
+-- Returns it, or nil; the reason in one word why Redis could not give
 -- it, if it could not, with more to say about it for the log. Without a record
 -- there is no request: that is a timer.
 local function ask(policy, opts, in_full, record, is_late)
@@ -188,12 +188,9 @@ end
 -- the policy says, not as a 500.
 function _M.make(policy, opts, in_full, record)
     local started = clock()
-    local ok, decision, reason, detail = true, nil, "timeout", nil
     -- A request waits in vain but once.
     local is_late = record and record.has_timed_out
-    if not is_late or policy.on_error == "local" then
-        ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record, is_late)
-    end
+    local ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record, is_late)
     if not ok then
         decision, reason, detail = nil, "fault", tostring(decision)
     end
