@@ -28,11 +28,13 @@ fn wait_for_link(nginx: &Nginx, state: &str) {
 fn while_redis_is_away_this_host_decides_its_part_of_the_limit() {
     let mut redis = Redis::start();
     let policies = "api = { limit = \"40/1h\", on_error = \"local\" }, \
+        draft = { limit = \"40/1h\", on_error = \"local\", headers = \"draft-11\" }, \
         burst = { limit = \"8/1h\", algorithm = \"token-bucket\", burst = 20, \
                   on_error = \"local\", local_share = 2 }";
     let conf = conf(&redis, "local_share = 4,", policies)
         .limited("/api", "api")
         .limited("/burst", "burst")
+        .limited("/draft", "draft")
         .workers(2);
     let nginx = Nginx::start(&conf);
     nginx.wait_for_workers(2);
@@ -50,6 +52,8 @@ fn while_redis_is_away_this_host_decides_its_part_of_the_limit() {
     assert_eq!((refused.status, refused.number("RateLimit-Limit")), (429, 10));
     assert_eq!(refused.number("RateLimit-Remaining"), 0);
     assert!((3_590..=3_600).contains(&refused.number("Retry-After")), "{refused:?}");
+    let policy = nginx.client().get("/draft");
+    assert_eq!(policy.header("RateLimit-Policy"), Some("\"draft\";q=10;w=3600"));
     assert_eq!(passed(&nginx, "/burst", 30), 10, "a policy's own share of a burst of twenty");
 
     // And when Redis is back it decides, under the whole limit and what it knows.
