@@ -58,6 +58,11 @@ fn a_dry_run_passes_what_nobody_can_decide() {
         .limited("/dry", "dry")
         .limited("/wrong", "wrong")
         .content("/check", "ngx.print(tostring(require(\"resty.weir\").check(\"dry\").allowed))")
+        .server(
+            "location /phase { header_filter_by_lua_block { local weir = require(\"resty.weir\") \
+             ngx.header[\"Said\"] = tostring(weir.check(\"dry\").allowed) } \
+             content_by_lua_block { ngx.print(1) } }",
+        )
         .stats();
     let nginx = Nginx::start(&conf);
     assert_eq!(told(&nginx.client().get("/dry")), (200, Some("dry=error_open")));
@@ -65,7 +70,8 @@ fn a_dry_run_passes_what_nobody_can_decide() {
     assert_eq!(nginx.count("decisions.error_open"), 2);
     assert_eq!(nginx.count("decisions.error_closed"), 0);
     assert_eq!(nginx.client().get("/wrong").status, 200);
-    assert_eq!(nginx.log_lines("on_error is open (dry run)").len(), 1);
+    assert_eq!(nginx.client().get("/phase").header("Said"), Some("true"), "nothing can wait there");
+    assert_eq!(nginx.log_lines("on_error is open (dry run)").len(), 2);
 }
 
 #[test]

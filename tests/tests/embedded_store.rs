@@ -52,6 +52,8 @@ fn every_algorithm_counts_over_all_workers() {
         assert!(refusal.number("Retry-After") > 0, "{refusal:?}");
     }
     assert_eq!((nginx.stat("redis"), nginx.count("memory.entries")), ("none".to_owned(), 5));
+    assert_eq!(nginx.count("pumps"), 0, "nothing has to be waited for");
+    assert_eq!(nginx.log_lines("limits are this host's alone").len(), 1);
     nginx.assert_calm_log();
 }
 

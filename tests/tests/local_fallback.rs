@@ -28,11 +28,13 @@ fn wait_for_link(nginx: &Nginx, state: &str) {
 fn while_redis_is_away_this_host_decides_its_part_of_the_limit() {
     let mut redis = Redis::start();
     let policies = "api = { limit = \"40/1h\", on_error = \"local\" }, \
+        draft = { limit = \"40/1h\", on_error = \"local\", headers = \"draft-11\" }, \
         burst = { limit = \"8/1h\", algorithm = \"token-bucket\", burst = 20, \
                   on_error = \"local\", local_share = 2 }";
     let conf = conf(&redis, "local_share = 4,", policies)
         .limited("/api", "api")
         .limited("/burst", "burst")
+        .limited("/draft", "draft")
         .workers(2);
     let nginx = Nginx::start(&conf);
     nginx.wait_for_workers(2);
@@ -50,6 +52,8 @@ fn while_redis_is_away_this_host_decides_its_part_of_the_limit() {
     assert_eq!((refused.status, refused.number("RateLimit-Limit")), (429, 10));
     assert_eq!(refused.number("RateLimit-Remaining"), 0);
     assert!((3_590..=3_600).contains(&refused.number("Retry-After")), "{refused:?}");
+    let policy = nginx.client().get("/draft");
+    assert_eq!(policy.header("RateLimit-Policy"), Some("\"draft\";q=10;w=3600"));
     assert_eq!(passed(&nginx, "/burst", 30), 10, "a policy's own share of a burst of twenty");
 
     // And when Redis is back it decides, under the whole limit and what it knows.
@@ -89,6 +93,29 @@ fn whatever_keeps_redis_from_deciding_is_decided_here() {
     let counted = |name: &str| nginx.count(&format!("decisions.{name}"));
     assert_eq!(counted("error_local"), 3);
     assert_eq!((counted("error_open"), counted("error_closed")), (0, 0));
+    // What the I/O thread tells of is not told again for each policy.
+    let lines = nginx.log_lines("no decision for policy");
+    assert!(lines.len() == 1 && lines[0].contains("timeout; on_error is local ("), "{lines:?}");
+}
+
+#[test]
+fn a_request_waits_in_vain_but_once_and_is_decided_here_each_time() {
+    let redis = Redis::start();
+    let policies = "api = { limit = \"5/1h\", on_error = \"local\" }, \
+        other = { limit = \"5/1h\", on_error = \"local\" }, \
+        exempt = { limit = \"5/1h\", on_error = \"closed\", exempt = { \"127.0.0.0/8\" } }";
+    let lua = "local check = require(\"resty.weir\").check \
+        local first = check(\"api\") ngx.update_time() local begun = ngx.now() \
+        local told = { first, check(\"other\"), check(\"exempt\"), check(\"api\") } \
+        for i = 1, #told do told[i] = told[i].source .. \":\" .. tostring(told[i].reason) end \
+        ngx.update_time() \
+        ngx.print(table.concat(told, \" \"), \" \", ngx.now() - begun < 0.08)";
+    let nginx = Nginx::start(&conf(&redis, "", policies).content("/check", lua));
+    wait_for_link(&nginx, "up");
+    redis.freeze();
+    let told = nginx.client().get("/check").body;
+    redis.thaw();
+    assert_eq!(told, "local:timeout local:timeout exempt:nil local:timeout true");
 }
 
 #[test]
@@ -128,4 +155,5 @@ fn other_policies_and_mistakes_are_decided_as_before() {
     assert_eq!((mistake.status, mistake.has_limit_headers()), (200, false));
     let lines = nginx.log_lines("no decision for policy api: bad_cost");
     assert!(lines.len() == 1 && lines[0].contains("the request passes"), "{lines:?}");
+    assert!(!lines[0].contains(", bad_cost"), "asked twice: {lines:?}");
 }

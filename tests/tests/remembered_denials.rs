@@ -119,7 +119,10 @@ fn what_is_given_back_on_this_host_is_noticed_by_all_its_workers() {
         weir.access(\"api\", { key = \"client\", cost = 1 }) \
         ngx.sleep(tonumber(ngx.var.arg_hold) or 0) \
         if ngx.var.arg_back then weir.refund(1) end";
-    let conf = conf(&redis, "", "api = { limit = \"2/1h\" }").access("/api", lua).workers(2);
+    // Whatever other policies do.
+    let policies = "a = { limit = \"1/1h\", remember_denials = false }, \
+                    api = { limit = \"2/1h\" }, b = { limit = \"1/1h\", remember_denials = false }";
+    let conf = conf(&redis, "", policies).access("/api", lua).workers(2);
     let nginx = Nginx::start(&conf);
     nginx.wait_for_workers(2);
     std::thread::scope(|scope| {
@@ -134,6 +137,19 @@ fn what_is_given_back_on_this_host_is_noticed_by_all_its_workers() {
         wait_until("what was given back is free", Duration::from_secs(2), || again() == 200);
     });
     nginx.assert_calm_log();
+}
+
+#[test]
+fn what_is_given_back_is_asked_for_again_from_when_it_is_sent() {
+    let redis = Redis::start();
+    let lua = "local weir = require(\"resty.weir\") \
+        local function say() local told = weir.check(\"api\") \
+            ngx.print(told.source, \":\", told.allowed, \" \") end \
+        say() say() say() weir.refund(1) say()";
+    let conf = conf(&redis, "", "api = { limit = \"1/1h\" }").content("/check", lua);
+    let nginx = Nginx::start(&conf);
+    let told = nginx.client().get("/check").body;
+    assert_eq!(told, "redis:true redis:false remembered:false redis:true ");
 }
 
 #[test]
@@ -184,7 +200,8 @@ fn it_can_be_turned_off() {
     let policies = "api = { limit = \"1/1h\" }, on = { limit = \"1/1h\", remember_denials = true }";
     let conf = conf(&redis, "remember_denials = false,", policies)
         .limited("/api", "api")
-        .limited("/on", "on");
+        .limited("/on", "on")
+        .content("/check", "ngx.print(require(\"resty.weir\").check(\"api\").limits[1].limit)");
     let nginx = Nginx::start(&conf);
     let client = nginx.client();
     for (path, commands) in [("/api", 10), ("/on", 2)] {
@@ -193,6 +210,7 @@ fn it_can_be_turned_off() {
         assert_eq!(statuses.iter().filter(|&&status| status == 429).count(), 9);
         assert_eq!(calls(&redis) - before, commands, "{path}");
     }
+    assert_eq!(client.get("/check").body, "1");
 }
 
 #[test]

@@ -96,7 +96,9 @@ mod tests {
         assert_eq!(other.read(1), 0);
         let grown = Counters::open("found_again", 4).expect("counters");
         assert_eq!(grown.read(1), 0, "of another number of counters");
-        drop((first, again, grown));
+        let shrunk = Counters::open("found_again", 2).expect("counters");
+        assert_eq!(shrunk.read(1), 0);
+        drop((first, again, grown, shrunk));
         let anew = Counters::open("found_again", 4).expect("counters");
         assert_eq!(anew.read(1), 0, "nobody held them");
     }

@@ -46,8 +46,9 @@ impl Store {
     }
 
     /// Remembers a refusal of `cost` units that was asked for in `epoch` and told at
-    /// `now`, until its wait is over, or for as long as the terms say. One without a wait, or of an epoch that is over, is forgotten. Where the store cannot take
-    /// it, it is not remembered.
+    /// `now`, until its wait is over, or for as long as the terms say. One without a
+    /// wait, or of an epoch that is over, is forgotten. Where the store cannot take it,
+    /// it is not remembered.
     pub fn remember(
         &self,
         terms: &Terms,
@@ -120,7 +121,7 @@ impl Store {
 }
 
 /// How long a refusal is bound to hold; `None` for one that holds for ever, and for
-/// what is no refusal.
+/// what is no refusal: it has no waits.
 fn wait_of(verdict: &Verdict) -> Option<Duration> {
     let mut longest = None;
     for standing in &verdict.limits {
@@ -130,7 +131,7 @@ fn wait_of(verdict: &Verdict) -> Option<Duration> {
             Wait::Forever => return None,
         }
     }
-    longest.filter(|_| !verdict.allowed)
+    longest
 }
 
 #[cfg(test)]
@@ -186,6 +187,21 @@ mod tests {
         assert_eq!(remaining, [1, 0], "what has room again says so");
         assert!(store.recall(&terms, tag, 1, Uptime::from_micros(10_499_999)).is_some());
         assert_eq!(told(10_500), None, "the first after the wait is asked again");
+    }
+
+    #[test]
+    fn a_limit_that_had_room_is_told_without_a_wait() {
+        let store = store("a_limit_that_had_room");
+        let limits = [limit("5/1s"), limit("1/10s")];
+        let mut states = limits.each_ref().map(State::new);
+        let now = Timestamp::from_micros(0);
+        assert!(decide(&limits, &mut states, now, 1).allowed);
+        let verdict = decide(&limits, &mut states, now, 1);
+        let terms = store.terms(&limits, &["a", "b"]);
+        let tag = store.tag(b"client");
+        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(0));
+        assert_eq!(verdict.limits[0].wait, Wait::None);
+        assert_eq!(store.recall(&terms, tag, 1, at(0)), Some(verdict));
     }
 
     #[test]
@@ -250,6 +266,59 @@ mod tests {
     }
 
     #[test]
+    fn all_clients_are_called_off_together() {
+        let store = store("all_clients_are_called_off");
+        assert_eq!(store.epochs().len(), 4096);
+        store.call_off_all();
+        assert!(store.epochs().iter().all(|epoch| epoch.load(Relaxed) == 1));
+    }
+
+    #[test]
+    fn a_refusal_of_an_epoch_that_is_over_displaces_nothing() {
+        let store = store("displaces_nothing");
+        let (limits, verdict) = refusal();
+        let terms = store.terms(&limits, &["a", "b"]);
+        let tag = store.tag(b"client");
+        let asked = store.epoch(tag);
+        store.call_off(tag);
+        store.remember(&terms, tag, 1, asked, &verdict, at(0));
+        assert_eq!(store.usage().entries, 0);
+        store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(0));
+        store.remember(&terms, tag, 1, asked, &verdict, at(0));
+        assert!(store.recall(&terms, tag, 1, at(1)).is_some());
+    }
+
+    #[test]
+    fn two_refusals_that_are_over_go_for_each_new_one() {
+        let store = store("two_go");
+        let (limits, verdict) = refusal();
+        let terms = store.terms(&limits, &["a", "b"]);
+        let remember = |client: u32, millis| {
+            let tag = store.tag(&client.to_le_bytes());
+            store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(millis));
+        };
+        (0..2_000).for_each(|client| remember(client, 0));
+        assert_eq!(store.usage().entries, 2_000);
+        (2_000..3_000).for_each(|client| remember(client, 20_000));
+        // They are not spread evenly over the shards.
+        let usage = store.usage();
+        assert!(usage.entries <= 1_200 && usage.evicted_expired >= 1_800, "{usage:?}");
+    }
+
+    #[test]
+    fn where_the_memory_is_full_what_was_used_least_recently_makes_room() {
+        let store = store("makes_room_for_denials");
+        let (limits, verdict) = refusal();
+        let terms = store.terms(&limits, &["a", "b"]);
+        for client in 0..20_000_u32 {
+            let tag = store.tag(&client.to_le_bytes());
+            store.remember(&terms, tag, 1, store.epoch(tag), &verdict, at(0));
+            assert!(store.recall(&terms, tag, 1, at(1)).is_some(), "{client}");
+        }
+        assert!(store.usage().evicted_least_recently_used > 0);
+    }
+
+    #[test]
     fn only_refusals_that_end_are_remembered() {
         let store = store("only_refusals_that_end");
         let limits = [limit("1/10s")];
@@ -261,6 +330,15 @@ mod tests {
             store.remember(&terms, tag, cost, store.epoch(tag), &verdict, at(0));
             assert_eq!(store.recall(&terms, tag, cost, at(0)), None, "{what}");
         }
+        // Under one of the limits it never fits, and under the other it would.
+        let limits = [limit("1/10s"), limit("2/10s")];
+        let terms = store.terms(&limits, &["a", "b"]);
+        let mut states = limits.each_ref().map(State::new);
+        assert!(decide(&limits, &mut states, Timestamp::from_micros(0), 1).allowed);
+        let verdict = decide(&limits, &mut states, Timestamp::from_micros(1), 2);
+        assert!(matches!(verdict.limits[..], [Standing { wait: Wait::Forever, .. }, _]));
+        assert!(matches!(verdict.limits[1].wait, Wait::For(_)));
+        store.remember(&terms, tag, 2, store.epoch(tag), &verdict, at(0));
         assert_eq!(store.usage().entries, 0);
     }
 }

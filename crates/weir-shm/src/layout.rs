@@ -52,7 +52,6 @@ impl Layout {
         let shards = (shards + 1).next_power_of_two() / 2;
         let shard_size = (size - Self::first_shard()) / shards / PAGE * PAGE;
         let blocks = (shard_size - size_of::<Header>()) / BLOCK;
-        let blocks = blocks.min(u32::MAX as usize - 1);
         let chains = (blocks + 1).next_power_of_two() / 2;
         Self { shards, shard_size, blocks, chains }
     }
@@ -85,10 +84,12 @@ mod tests {
 
     #[test]
     fn the_parts_of_every_size_lie_behind_each_other() {
-        for size in [MIN_SIZE, MIN_SIZE + 1, 3_000_000, 32 << 20, 33_333_333, 1 << 30, 64 << 30] {
+        for size in [MIN_SIZE, MIN_SIZE + 1, 3_000_000, 32 << 20, 100 << 20, 1 << 30, 64 << 30] {
             let layout = Layout::of(size);
             assert!(layout.shards.is_power_of_two() && layout.chains.is_power_of_two());
             assert!(layout.chains <= layout.blocks, "{size}");
+            assert!((16..=4096).contains(&layout.shards), "{size}");
+            assert!(layout.shards == 16 || layout.shard_size + PAGE >= 2 << 20, "{size}");
             let mut end = EPOCHS * size_of::<u32>();
             for shard in [0, 1, layout.shards - 1] {
                 assert!(layout.header(shard) >= end, "{size}");

@@ -28,7 +28,7 @@ impl<T> Registry<T> {
         known.retain(|(_, held)| held.strong_count() > 0);
         let named = known.iter().filter(|(known, _)| known == name);
         let held: Vec<Arc<T>> = named.filter_map(|(_, held)| held.upgrade()).collect();
-        if let Some(found) = held.iter().rev().find(|held| fits(held)) {
+        if let Some(found) = held.iter().find(|held| fits(held)) {
             return Ok((Arc::clone(found), None));
         }
         let made = Arc::new(make()?);

@@ -186,6 +186,7 @@ mod tests {
         assert!(slots.read().is_empty());
         let (one, two) = (slots.claim().expect("free"), slots.claim().expect("free"));
         assert!(slots.read().is_empty(), "nothing was written");
+        assert!(slots.read_at(1).is_empty(), "nor when the system started");
         one.write(&[1, 10]);
         two.write(&[2, 20]);
         one.write(&[3, 30]);
@@ -244,6 +245,7 @@ mod tests {
         slot.write(&[1, 1]);
         let silence_ms = SILENCE.as_millis() as u64;
         assert_eq!(slots.read_at(now_ms() + silence_ms / 2).len(), 1);
+        assert_eq!(slots.read_at(now_ms() - 1).len(), 1, "written since the clock was read");
         assert_eq!(slots.read_at(now_ms() + silence_ms + 1).len(), 0);
         assert!(slots.claim().is_none(), "its owner lives, and may write again");
     }
@@ -256,5 +258,6 @@ mod tests {
         assert_eq!(slots("slots_found_again", 2).read().len(), 1);
         let others = Slots::open("slots_found_again", 2, 3).expect("slots");
         assert_eq!(others.read().len(), 0, "of another number of gauges");
+        assert_eq!(slots("slots_found_again", 3).read().len(), 0, "more of them");
     }
 }

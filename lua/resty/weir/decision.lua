@@ -119,7 +119,7 @@ local function decide(rule, source, value, cost, in_full)
 end
 
 
--- Asks for a decision, with each limit listed if `in_full`; of this host alone if
+-- Asks for a decision, with each limit listed if `in_full`; never of Redis if
 -- `is_late`: the request has waited for Redis in vain. Returns it, or nil; the reason
 -- in one word why Redis could not give it, if it could not, with more to say about it
 -- for the log. Without a record there is no request: that is a timer.

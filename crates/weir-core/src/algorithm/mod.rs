@@ -371,4 +371,36 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written_and_expires_when_it_says_nothing_more() {
+        let at = |micros: u64| Timestamp::from_micros(1_800_000_000_000_000 + micros);
+        for (limit, _) in limits() {
+            let mut states = [State::new(&limit)];
+            assert_eq!(states[0].expires(&limit), None, "{limit:?}");
+            for second in [0, 30, 61] {
+                decide(&[limit], &mut states, at(second * 1_000_000), 2);
+            }
+            charge_afterwards(&[limit], &mut states, at(62_000_000), 20).expect("few");
+            let [state] = states;
+            let mut words = Vec::new();
+            state.write(&mut words);
+            assert_eq!(State::read(&limit, &words), Some(state.clone()), "{limit:?}");
+            if !matches!(state, State::Log(_)) {
+                assert_eq!(State::read(&limit, &words[1..]), None, "{limit:?}");
+            }
+            let expires = state.expires(&limit).expect("something is charged");
+            let before = Timestamp::from_micros(expires.as_micros() - 1);
+            assert!(!state.look(&limit, before, 0).reset.is_zero(), "{limit:?}");
+            assert!(state.look(&limit, expires, 0).reset.is_zero(), "{limit:?}");
+        }
+        let bucket: crate::Rate = "9007199254740991/1d".parse().expect("a rate");
+        let large = Limit::TokenBucket(BucketRate::new(bucket, bucket.limit()).expect("a bucket"));
+        let mut states = [State::new(&large)];
+        assert!(decide(&[large], &mut states, at(0), bucket.limit()).allowed);
+        let mut words = Vec::new();
+        states[0].write(&mut words);
+        assert!(words[2] > 0, "more than fits in a word");
+        assert_eq!(State::read(&large, &words), states.into_iter().next());
+    }
 }

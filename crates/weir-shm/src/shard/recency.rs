@@ -14,12 +14,8 @@ impl Shard<'_> {
         }
     }
 
-    pub(super) fn push_newest(&self, head: u32) {
-        self.stamp(head);
-        self.append(head);
-    }
-
-    fn stamp(&self, head: u32) {
+    /// Says so in the record alone.
+    pub(super) fn stamp(&self, head: u32) {
         let used = self.clock();
         self.block(head).words[USED].store(used, Relaxed);
         self.header.clock.store(used + 1, Relaxed);

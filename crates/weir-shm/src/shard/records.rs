@@ -36,25 +36,25 @@ impl Shard<'_> {
         block.words[HASH + 1].store(name.1, Relaxed);
         block.words[EXPIRES].store(expires.as_micros(), Relaxed);
         set(&block.next, NONE);
-        set(&block.len, 0);
+        self.stamp(head);
         self.link(head);
         head
     }
 
-    /// Puts a record whose head says everything into chain, heap and order of use.
+    /// Puts a record whose head says everything into chain and heap, and behind all
+    /// others in the order of use.
     pub(super) fn link(&self, head: u32) {
         let block = self.block(head);
         let chain = self.chain(self.name(head));
         set(&block.chained, get(chain));
         set(chain, head);
-        self.push_newest(head);
+        self.append(head);
         self.push_expiry(head);
     }
 
     /// Takes a record out of everything, and frees its blocks.
     pub(super) fn drop_record(&self, head: u32) {
         set(&self.header.writing, head);
-        set(&self.block(head).state, FREE);
         in_order();
 
         let mut link = self.chain(self.name(head));

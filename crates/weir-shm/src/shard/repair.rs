@@ -15,10 +15,7 @@ impl Shard<'_> {
         for head in 1..=fresh {
             match get(&self.block(head).state) {
                 LIVE if self.claim(head, &mut is_free) => whole.push((self.word(head, USED), head)),
-                LIVE | WRITING => {
-                    set(&self.block(head).state, FREE);
-                    lost += 1;
-                }
+                LIVE | WRITING => lost += 1,
                 _ => {}
             }
         }
@@ -38,9 +35,8 @@ impl Shard<'_> {
             self.free_block(block);
         }
         let last = whole.last().map_or(0, |&(used, _)| used + 1);
-        for (used, head) in whole {
+        for (_, head) in whole {
             self.link(head);
-            self.block(head).words[USED].store(used, Relaxed);
         }
         self.header.clock.store(last.max(self.clock()), Relaxed);
         add(&self.header.reset, lost);

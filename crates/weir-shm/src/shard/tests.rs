@@ -197,9 +197,11 @@ fn a_shard_is_repaired_from_its_records() {
     }
     shard.remove(name(3));
     read(&shard, 4);
-    // As if it had died while it wrote 10, with everything derived in disorder.
-    let head = shard.find(name(10)).expect("a record");
-    shard.begin(head);
+    // As if it had died while it wrote 10, and another while it wrote 11, with everything
+    // derived in disorder.
+    for number in [10, 11] {
+        shard.begin(shard.find(name(number)).expect("a record"));
+    }
     let taken = get(&shard.header.free);
     set(&shard.header.free, get(&shard.block(taken).next));
     for value in shard.chains.iter().chain(shard.heap) {
@@ -215,15 +217,78 @@ fn a_shard_is_repaired_from_its_records() {
     assert!(!shard.is_torn());
     check(&shard);
     for number in 0..20 {
-        let expected = (number != 3 && number != 10).then(|| vec![number; number as usize]);
+        let expected = (![3, 10, 11].contains(&number)).then(|| vec![number; number as usize]);
         assert_eq!(read(&shard, number), expected, "{number}");
     }
     let counts = shard.header.counts();
-    assert_eq!((counts.records, counts.reset), (18, 1));
+    assert_eq!((counts.records, counts.reset), (17, 2));
     // And everything works: the next to expire, the next to make room.
     shard.sweep(at(101), 100);
     assert_eq!((read(&shard, 0), read(&shard, 1), read(&shard, 2)), (None, None, Some(vec![2, 2])));
     check(&shard);
+}
+
+#[test]
+fn a_record_whose_blocks_are_not_its_own_is_lost_in_a_repair() {
+    let fixture = Fixture::new();
+    let shard = fixture.shard();
+    for number in 0..4 {
+        write(&shard, number, &[number; 20], 1_000, 0).expect("room");
+    }
+    let next = |number| {
+        let head = shard.find(name(number)).expect("a record");
+        &shard.block(head).next
+    };
+    set(next(1), get(next(0)));
+    set(&shard.block(get(next(2))).state, FREE);
+    shard.repair();
+    check(&shard);
+    let found = [0, 1, 2, 3].map(|number| read(&shard, number));
+    assert_eq!(found, [Some(vec![0; 20]), None, None, Some(vec![3; 20])]);
+    assert_eq!(shard.header.counts().reset, 2);
+}
+
+#[test]
+fn two_names_that_have_a_half_in_common_are_two() {
+    let fixture = Fixture::new();
+    let shard = fixture.shard();
+    let names = [Fingerprint(1, 16), Fingerprint(1, 32), Fingerprint(2, 16)];
+    for (word, name) in (0..).zip(names) {
+        shard.write(name, &[word], at(1_000));
+    }
+    for (word, name) in (0..).zip(names) {
+        let mut words = Vec::new();
+        shard.read(name, &mut words).expect("a record");
+        assert_eq!(words, [word]);
+    }
+    check(&shard);
+}
+
+/// A request under several limits needs the records of all of them.
+#[test]
+fn what_was_used_since_the_request_began_does_not_make_room_for_it() {
+    let fixture = Fixture::new();
+    let shard = fixture.shard();
+    write(&shard, 1, &[7; 20], 1_000, 0).expect("room");
+    write(&shard, 2, &[8; 20], 1_000, 0).expect("room");
+    let begun = shard.clock();
+    read(&shard, 1);
+    let all = HEAD_WORDS + (BLOCKS - 1) * MORE_WORDS;
+    assert_eq!(shard.reserve(&[(name(3), 0..all)], at(1), begun), Err(Full));
+    assert_eq!((read(&shard, 1), read(&shard, 2)), (Some(vec![7; 20]), None));
+    check(&shard);
+}
+
+#[test]
+fn what_is_written_again_is_used_by_that() {
+    let fixture = Fixture::new();
+    let shard = fixture.shard();
+    for number in 0..BLOCKS as u64 {
+        write(&shard, number, &[], 1_000, 0).expect("room");
+    }
+    write(&shard, 0, &[], 1_000, 0).expect("room");
+    write(&shard, 100, &[], 1_000, 0).expect("room");
+    assert_eq!((read(&shard, 0), read(&shard, 1)), (Some(vec![]), None));
 }
 
 #[test]

@@ -66,8 +66,16 @@ fn a_reload_that_fails_leaves_the_store_to_the_next() {
     assert_eq!(opened, Opened::Found);
     assert!(Arc::ptr_eq(&running, &next));
     // And the next size change is told for what it is.
-    let (_, opened) = open("a_reload_that_fails", 4 * MIB);
+    let (_grown, opened) = open("a_reload_that_fails", 4 * MIB);
     assert_eq!(opened, Opened::Resized { from: MIB });
+    let (_, opened) = open("a_reload_that_fails", 8 * MIB);
+    assert_eq!(opened, Opened::Resized { from: 4 * MIB });
+}
+
+#[test]
+fn a_store_has_at_least_a_megabyte() {
+    let error = Store::open("too_small", MIB - 1).map(|_| ()).expect_err("too small");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
 /// Whatever becomes of whoever repairs: of a lock that is let go unrepaired nobody
