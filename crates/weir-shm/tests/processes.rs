@@ -110,13 +110,17 @@ fn ask(store: &Store, terms: &Terms, tag: Tag, cost: u64) -> Verdict {
 
 /// Promise 1, and totals to the unit.
 fn eight_processes_admit_exactly_the_limit() {
-    for (clients, units, rounds) in [(1, 700, 300), (1_000, 10, 3)] {
+    for (clients, units, rounds) in [(1, 5_000, 5_000), (1_000, 10, 30)] {
         for (number, limits) in policies(units).iter().enumerate() {
             let name = format!("exactly {clients} {number}");
             let store = open(&name, 64 << 20);
             let counters = Counters::open(&name, 2 * clients).expect("counters");
             let terms = terms(&store, limits);
+            let begin = Counters::open(&format!("{name}: begin"), 1).expect("a counter");
             let work = |process: usize| {
+                while begin.read(0) == 0 {
+                    std::hint::spin_loop();
+                }
                 for _ in 0..rounds {
                     for client in 0..clients {
                         let client = (client + process * clients / PROCESSES) % clients;
@@ -128,6 +132,7 @@ fn eight_processes_admit_exactly_the_limit() {
             };
             let children: Vec<Child> =
                 (0..PROCESSES).map(|process| Child::fork(|| work(process))).collect();
+            begin.add(0, 0, 1);
             children.into_iter().for_each(Child::join);
             for client in 0..clients {
                 let told = (counters.read(2 * client), counters.read(2 * client + 1));
