@@ -18,7 +18,8 @@ pub const POLICIES: [&str; 6] = ["log", "ring", "counter", "bucket", "quota", "s
 /// A configuration with these fields of `redis`. `/run?policy=P&cost=N` decides for
 /// the client `k`, or whom `key` names; with `refund=N` or `charge=N` a request that
 /// passes is settled, and the answer says what that returned. All fails closed, so
-/// that no failure hides.
+/// that no failure hides, and no refusal is remembered, so that Redis is asked about
+/// each request.
 pub fn conf(redis: &str) -> Conf {
     let [log, ring, counter, bucket, quota] = LIMITS;
     let limits = [
@@ -32,7 +33,9 @@ pub fn conf(redis: &str) -> Conf {
     let policies: String = POLICIES
         .iter()
         .zip(limits)
-        .map(|(name, limits)| format!("{name} = {{ {limits}, on_error = \"closed\" }}, "))
+        .map(|(name, limits)| {
+            format!("{name} = {{ {limits}, on_error = \"closed\", remember_denials = false }}, ")
+        })
         .collect();
     let lua = r#"
         local weir, arg = require "resty.weir", ngx.req.get_uri_args()
