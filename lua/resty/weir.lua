@@ -335,8 +335,9 @@ end
 -- errors by reason, waiting, pumps, settled and unsettled (what was charged or
 -- given back afterwards, and what of that was lost), and the I/O thread's
 -- queued, wakeups, batches, batched, connects, failed_attempts, breaker_opened,
--- servers_away, redirected and redis ("up", "connecting", "down",
--- "not_started").
+-- servers_away, redirected and redis ("up", "connecting", "down", "not_started",
+-- "none"); and of the whole host memory (size, used, entries, expired, evicted,
+-- resets).
 function _M.stats()
     if not engine then
         error("weir: setup() was not called in init_by_lua", 2)

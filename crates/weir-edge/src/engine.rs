@@ -12,7 +12,7 @@ use mlua::BString;
 use mlua::prelude::*;
 use weir_core::identity::Value;
 use weir_core::{Config, ConfigError, Limit, Timestamp};
-use weir_redis::{Ask, Deployment, Health, Operation, Rule, Source};
+use weir_redis::{Ask, Decided, Deployment, Health, Operation, Rule, Source};
 use weir_shm::Tag;
 
 use crate::answer::{Form, LuaAnswer, Told};
@@ -142,18 +142,11 @@ impl Engine {
         if self.deployment.is_none() {
             return self.decide_here(checked, Part::Whole);
         }
-        let Checked { terms, rule, source, value, cost, form } = checked;
-        let mut sent = None;
-        if self.host.remembers(rule) {
-            let tag = self.host.tag(&self.rules[rule], source, &value);
-            match self.host.recall(rule, tag, cost) {
-                Ok(decided) => {
-                    let told = Told { decided, presenter: &terms.presenter, form };
-                    return Reply::Decided("remembered", told);
-                }
-                Err(unknown) => sent = Some(unknown),
-            }
-        }
+        let sent = match self.remembered(&checked) {
+            Ok(decided) => return told_again(decided, checked),
+            Err(sent) => sent,
+        };
+        let Checked { rule, source, value, cost, form, .. } = checked;
         let ticket = self.next_ticket();
         match self.send(ticket, rule, source, value, Operation::Decide { cost }) {
             Ok(()) => {
@@ -170,18 +163,25 @@ impl Engine {
     /// `recall` of a [`Request`] that has waited for Redis in vain: as `submit`, where
     /// it is remembered; else it has timed out.
     fn recall(&self, request: Request) -> Reply<'_> {
-        let Checked { terms, rule, source, value, cost, form } = match self.check(request) {
+        let checked = match self.check(request) {
             Ok(checked) => checked,
             Err((reason, detail)) => return Reply::Failed(reason, detail),
         };
-        if self.host.remembers(rule) {
-            let tag = self.host.tag(&self.rules[rule], source, &value);
-            if let Ok(decided) = self.host.recall(rule, tag, cost) {
-                let told = Told { decided, presenter: &terms.presenter, form };
-                return Reply::Decided("remembered", told);
-            }
+        match self.remembered(&checked) {
+            Ok(decided) => told_again(decided, checked),
+            Err(_) => Reply::Failed("timeout", None),
         }
-        Reply::Failed("timeout", None)
+    }
+
+    /// What is remembered of such a request; or else what remembers its refusal, if
+    /// that is wanted.
+    fn remembered(&self, checked: &Checked) -> Result<Decided, Option<Sent>> {
+        let Checked { rule, source, value, cost, .. } = checked;
+        if !self.host.remembers(*rule) {
+            return Err(None);
+        }
+        let tag = self.host.tag(&self.rules[*rule], *source, value);
+        self.host.recall(*rule, tag, *cost).map_err(Some)
     }
 
     /// `decide_share` of a [`Request`], where Redis cannot decide: as `submit`, by
@@ -413,6 +413,12 @@ impl Engine {
         stats.set("memory", memory)?;
         Ok(stats)
     }
+}
+
+/// A refusal that is repeated.
+fn told_again<'a>(decided: Decided, checked: Checked<'a>) -> Reply<'a> {
+    let Checked { terms, form, .. } = checked;
+    Reply::Decided("remembered", Told { decided, presenter: &terms.presenter, form })
 }
 
 impl LuaUserData for Engine {
