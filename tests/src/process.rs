@@ -1,24 +1,45 @@
 //! Processes and ports.
 
-use std::net::TcpListener;
+use std::iter;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A port that is free now.
+/// Where ports to listen at are taken from: below those that the kernel gives out
+/// (from 32768 on). A connection that is bound to an address without
+/// `SO_REUSEADDR`, as a sentinel's are, keeps its port from every listener at that
+/// address for a minute after its end.
+const LISTENING: Range<u16> = 26_000..32_000;
+
+/// Where nodes of a cluster take theirs from; the port 10000 above is below
+/// [`LISTENING`] too.
+const NODES: Range<u16> = 10_000..16_000;
+
+/// A port that is free now at every address, and that this process has not given
+/// out lately.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    static NEXT: OnceLock<AtomicUsize> = OnceLock::new();
+    let next = NEXT.get_or_init(|| AtomicUsize::new(fastrand::usize(..LISTENING.len())));
+    let mut ports = iter::repeat_with(|| {
+        LISTENING.start + (next.fetch_add(1, Ordering::Relaxed) % LISTENING.len()) as u16
+    });
+    ports.find(|&port| is_free(port)).expect("an endless iterator")
 }
 
-/// A port below 22000 that is free now, and with it the port 10000 above, which
-/// a node of a cluster speaks to the others on. No connection of anybody's takes
-/// either by chance: the kernel gives out ports from 32768 on.
+/// A port that is free now, and with it the port 10000 above, which a node of a
+/// cluster speaks to the others on.
 pub fn free_port_of_a_node() -> u16 {
-    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(10_000..22_000))
+    iter::repeat_with(|| fastrand::u16(NODES))
         .find(|&port| is_free(port) && is_free(port + 10_000))
         .expect("an endless iterator")
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
 }
 
 /// Sends a signal. A process that is gone already is no fault.

@@ -1,6 +1,8 @@
 //! A Redis server of the test's own.
 
-use std::process::{Child, Command, Stdio};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use redis::{Connection, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _};
@@ -125,7 +127,14 @@ impl Redis {
     /// Starts it, empty, and waits until it answers.
     pub fn launch(&mut self) {
         self.spawn(&[]);
-        wait_until("Redis answers", Duration::from_secs(10), || self.try_connect().is_some());
+        wait_until("Redis answers", Duration::from_secs(10), || {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("a child"));
+            if let Some(status) = ended {
+                let said = std::fs::read_to_string(self.output()).unwrap_or_default();
+                panic!("{} on {}:{} ended with {status}:\n{said}", program(), self.host, self.port);
+            }
+            self.try_connect().is_some()
+        });
     }
 
     /// Starts it with these arguments besides, and does not wait.
@@ -149,10 +158,15 @@ impl Redis {
             .arg("--dir")
             .arg(self.dir.path())
             .args(arguments)
-            .stdout(Stdio::null())
+            .stdout(File::create(self.output()).expect("a file for what it prints"))
             .spawn()
             .unwrap_or_else(|error| panic!("{server} does not start: {error}"));
         self.child = Some(child);
+    }
+
+    /// Where what it prints is kept.
+    fn output(&self) -> PathBuf {
+        self.dir.path().join("stdout")
     }
 
     /// Its address.
