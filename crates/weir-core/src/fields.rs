@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::decision::{Standing, Verdict, Wait};
 use crate::period::Period;
 use crate::structured;
+use crate::texts::Texts;
 use crate::{Limit, Policy};
 
 /// In which headers clients read a decision.
@@ -32,7 +33,7 @@ pub enum HeaderStyle {
 }
 
 impl HeaderStyle {
-    /// The headers, in the order of [`Presenter::values`], and whether those of
+    /// The headers, in the order of [`Presenter::write`], and whether those of
     /// several policies join into one list.
     pub const fn headers(self) -> &'static [(&'static str, bool)] {
         match self {
@@ -77,11 +78,13 @@ impl Presenter {
             has_partition_key: policy.answers.partition_key,
             policy_field: String::new(),
         };
-        presenter.policy_field = presenter.policy_field(b"");
+        let mut policy_field = String::new();
+        presenter.write_policy_field(b"", &mut policy_field);
+        presenter.policy_field = policy_field;
         presenter
     }
 
-    /// Whether [`values`](Self::values) needs a partition key.
+    /// Whether [`write`](Self::write) needs a partition key.
     pub fn has_partition_key(&self) -> bool {
         self.has_partition_key
     }
@@ -97,66 +100,62 @@ impl Presenter {
         refused.filter(|(_, standing)| !standing.wait.is_none()).map(|(name, _)| name)
     }
 
-    /// The values of the headers of all its styles, one style behind the other;
-    /// `None` for a header that is not sent.
-    pub fn values(&self, verdict: &Verdict, partition_key: &[u8]) -> Vec<Option<String>> {
-        let mut values = Vec::with_capacity(4);
+    /// Writes the values of the headers of all its styles, one style behind the
+    /// other; absent is a header that is not sent.
+    pub fn write(&self, verdict: &Verdict, partition_key: &[u8], values: &mut Texts) {
         for style in &self.styles {
             match style {
                 HeaderStyle::Separate | HeaderStyle::X => match verdict.tightest() {
-                    Some(standing) => values.extend([
-                        Some(standing.limit.to_string()),
-                        Some(standing.remaining.to_string()),
-                        told_time(standing).map(|seconds| seconds.to_string()),
-                    ]),
-                    None => values.extend([None, None, None]),
+                    Some(standing) => {
+                        values.push_number(Some(standing.limit));
+                        values.push_number(Some(standing.remaining));
+                        values.push_number(told_time(standing));
+                    }
+                    None => (0..3).for_each(|_| values.push_absent()),
                 },
-                HeaderStyle::Draft11 => values.extend([
-                    Some(match self.has_partition_key {
-                        true => self.policy_field(partition_key),
-                        false => self.policy_field.clone(),
-                    }),
-                    Some(self.limit_field(verdict, partition_key)),
-                ]),
+                HeaderStyle::Draft11 => {
+                    values.push(|text| match self.has_partition_key {
+                        true => self.write_policy_field(partition_key, text),
+                        false => text.push_str(&self.policy_field),
+                    });
+                    values.push(|text| self.write_limit_field(verdict, partition_key, text));
+                }
             }
         }
-        values
     }
 
     /// `RateLimit-Policy`: `q`, and `w` where the window is whole seconds, since
     /// the field knows no others.
-    fn policy_field(&self, partition_key: &[u8]) -> String {
-        let mut list = String::new();
+    fn write_policy_field(&self, partition_key: &[u8], field: &mut String) {
+        let mut list = structured::List::new(field);
         for Named { name, limit } in &self.limits {
-            structured::member(&mut list, name);
-            structured::integer(&mut list, "q", limit.capacity());
+            list.member(name);
+            list.integer("q", limit.capacity());
             if let Some(seconds) = window_seconds(limit) {
-                structured::integer(&mut list, "w", seconds);
+                list.integer("w", seconds);
             }
             self.write_partition_key(&mut list, partition_key);
         }
-        list
     }
 
     /// `RateLimit`: `r`, and `t`. On a refusal only the limits that refuse tell
     /// a time: the draft wants no time after `Retry-After`.
-    fn limit_field(&self, verdict: &Verdict, partition_key: &[u8]) -> String {
-        let mut list = String::new();
+    fn write_limit_field(&self, verdict: &Verdict, partition_key: &[u8], field: &mut String) {
+        let mut list = structured::List::new(field);
         for (name, standing) in self.limit_names().zip(&verdict.limits) {
-            structured::member(&mut list, name);
-            structured::integer(&mut list, "r", standing.remaining);
+            list.member(name);
+            list.integer("r", standing.remaining);
             let tells_time = verdict.allowed || !standing.wait.is_none();
             if let Some(seconds) = told_time(standing).filter(|_| tells_time) {
-                structured::integer(&mut list, "t", seconds);
+                list.integer("t", seconds);
             }
             self.write_partition_key(&mut list, partition_key);
         }
-        list
     }
 
-    fn write_partition_key(&self, list: &mut String, partition_key: &[u8]) {
+    fn write_partition_key(&self, list: &mut structured::List, partition_key: &[u8]) {
         if self.has_partition_key {
-            structured::byte_sequence(list, "pk", partition_key);
+            list.byte_sequence("pk", partition_key);
         }
     }
 }

@@ -26,6 +26,7 @@ pub mod refusal;
 pub mod size;
 pub mod structured;
 pub mod template;
+pub mod texts;
 pub mod time;
 
 pub use config::{Config, Value};

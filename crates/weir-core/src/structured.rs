@@ -7,51 +7,65 @@ use base64::engine::general_purpose::STANDARD;
 /// The largest integer that a structured field can hold: 15 digits.
 pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// Appends a list's next member, a string. Characters that no string can hold
-/// (RFC 9651, section 3.3.3) are left out.
-pub fn member(list: &mut String, name: &str) {
-    if !list.is_empty() {
-        list.push_str(", ");
+/// A list that is being appended to a text.
+pub struct List<'a> {
+    text: &'a mut String,
+    is_empty: bool,
+}
+
+impl<'a> List<'a> {
+    /// An empty list, which has no characters (RFC 9651, section 3.1).
+    pub fn new(text: &'a mut String) -> Self {
+        Self { text, is_empty: true }
     }
-    list.push('"');
-    for c in name.chars().filter(|c| (' '..='~').contains(c)) {
-        if matches!(c, '"' | '\\') {
-            list.push('\\');
+
+    /// Appends the next member, a string. Characters that no string can hold
+    /// (RFC 9651, section 3.3.3) are left out.
+    pub fn member(&mut self, name: &str) {
+        if !self.is_empty {
+            self.text.push_str(", ");
         }
-        list.push(c);
+        self.is_empty = false;
+        self.text.push('"');
+        for c in name.chars().filter(|c| (' '..='~').contains(c)) {
+            if matches!(c, '"' | '\\') {
+                self.text.push('\\');
+            }
+            self.text.push(c);
+        }
+        self.text.push('"');
     }
-    list.push('"');
-}
 
-/// Appends an integer parameter to the last member; what is above
-/// [`MAX_INTEGER`] is told as that.
-pub fn integer(list: &mut String, key: &str, value: u64) {
-    parameter(list, key);
-    list.push_str(&value.min(MAX_INTEGER).to_string());
-}
+    /// Appends an integer parameter to the last member; what is above
+    /// [`MAX_INTEGER`] is told as that.
+    pub fn integer(&mut self, key: &str, value: u64) {
+        self.parameter(key);
+        self.text.push_str(itoa::Buffer::new().format(value.min(MAX_INTEGER)));
+    }
 
-/// Appends a parameter that is a byte sequence to the last member.
-pub fn byte_sequence(list: &mut String, key: &str, value: &[u8]) {
-    parameter(list, key);
-    list.push(':');
-    STANDARD.encode_string(value, list);
-    list.push(':');
-}
+    /// Appends a parameter that is a byte sequence to the last member.
+    pub fn byte_sequence(&mut self, key: &str, value: &[u8]) {
+        self.parameter(key);
+        self.text.push(':');
+        STANDARD.encode_string(value, self.text);
+        self.text.push(':');
+    }
 
-fn parameter(list: &mut String, key: &str) {
-    list.push(';');
-    list.push_str(key);
-    list.push('=');
+    fn parameter(&mut self, key: &str) {
+        self.text.push(';');
+        self.text.push_str(key);
+        self.text.push('=');
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use sfv::{BareItem, List, ListEntry, Parser};
+    use sfv::{BareItem, ListEntry, Parser};
 
     fn parsed(list: &str) -> Vec<(String, Vec<(String, BareItem)>)> {
-        let parsed: List = Parser::new(list).parse().expect(list);
+        let parsed: sfv::List = Parser::new(list).parse().expect(list);
         let entry = |entry: ListEntry| match entry {
             ListEntry::Item(item) => {
                 let BareItem::String(name) = item.bare_item else { panic!("no string: {list}") };
@@ -66,17 +80,19 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_meant() {
-        let mut list = String::new();
-        member(&mut list, "per-user");
-        integer(&mut list, "q", 100);
-        byte_sequence(&mut list, "pk", b"alice");
-        member(&mut list, "a \"b\" \\ c");
-        integer(&mut list, "r", u64::MAX);
+        let mut text = String::from("before");
+        let mut list = List::new(&mut text);
+        list.member("per-user");
+        list.integer("q", 100);
+        list.byte_sequence("pk", b"alice");
+        list.member("a \"b\" \\ c");
+        list.integer("r", u64::MAX);
+        let list = text.strip_prefix("before").expect("what was there");
         assert_eq!(
             list,
             "\"per-user\";q=100;pk=:YWxpY2U=:, \"a \\\"b\\\" \\\\ c\";r=999999999999999"
         );
-        let members = parsed(&list);
+        let members = parsed(list);
         assert_eq!(members[0].0, "per-user");
         assert_eq!(members[0].1[0], ("q".to_owned(), BareItem::Integer(100.into())));
         assert_eq!(members[0].1[1], ("pk".to_owned(), BareItem::ByteSequence(b"alice".to_vec())));
@@ -90,13 +106,14 @@ mod tests {
             number in any::<u64>(),
             bytes in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
-            let mut list = String::new();
+            let mut text = String::new();
+            let mut list = List::new(&mut text);
             for _ in 0..2 {
-                member(&mut list, &name);
-                integer(&mut list, "q", number);
-                byte_sequence(&mut list, "pk", &bytes);
+                list.member(&name);
+                list.integer("q", number);
+                list.byte_sequence("pk", &bytes);
             }
-            for (read, params) in parsed(&list) {
+            for (read, params) in parsed(&text) {
                 let printable = |c: &char| (' '..='~').contains(c);
                 prop_assert_eq!(read, name.chars().filter(printable).collect::<String>());
                 let number = i64::try_from(number.min(MAX_INTEGER)).expect("15 digits");

@@ -22,9 +22,15 @@ fn verdict(limits: &[Standing]) -> Verdict {
     Verdict { allowed, limits: limits.to_vec() }
 }
 
+fn values(presenter: &Presenter, verdict: &Verdict, partition_key: &[u8]) -> Vec<Option<String>> {
+    let mut values = Texts::default();
+    presenter.write(verdict, partition_key, &mut values);
+    values.iter().map(|value| value.map(str::to_owned)).collect()
+}
+
 /// The values, in one text.
 fn told(presenter: &Presenter, verdict: &Verdict) -> String {
-    let values = presenter.values(verdict, b"");
+    let values = values(presenter, verdict, b"");
     let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     values.into_iter().map(shown).collect::<Vec<_>>().join(" | ")
 }
@@ -131,7 +137,7 @@ fn a_refusal_tells_no_time_after_retry_after() {
 fn styles_stand_one_behind_the_other() {
     let styles = [HeaderStyle::X, HeaderStyle::Draft11, HeaderStyle::Separate];
     let presenter = presenter(&styles, &[log("5/1s")]);
-    let values = presenter.values(&verdict(&[standing(5, 4, Wait::None, SECOND)]), b"");
+    let values = values(&presenter, &verdict(&[standing(5, 4, Wait::None, SECOND)]), b"");
     let headers: Vec<_> = styles.iter().flat_map(|style| style.headers()).collect();
     assert_eq!(values.len(), headers.len());
     assert_eq!(values[1].as_deref(), Some("4"));
@@ -146,7 +152,7 @@ fn the_partition_key_is_told_only_where_it_is_asked_for() {
     policy.answers.partition_key = true;
     let presenter = Presenter::new(&policy, &policy.limits);
     let verdict = verdict(&[standing(5, 4, Wait::None, SECOND)]);
-    let values = presenter.values(&verdict, b"alice");
+    let values = values(&presenter, &verdict, b"alice");
     assert_eq!(values[0].as_deref(), Some("\"api\";q=5;w=1;pk=:YWxpY2U=:"));
     assert_eq!(values[1].as_deref(), Some("\"api\";r=4;t=1;pk=:YWxpY2U=:"));
 }
