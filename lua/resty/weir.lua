@@ -3,6 +3,7 @@
 -- whether there is room in it, is decided elsewhere.
 
 local answer = require "resty.weir.answer"
+local calls = require "resty.weir.calls"
 local decision = require "resty.weir.decision"
 local edge = require "weir_edge"
 local journal = require "resty.weir.journal"
@@ -14,7 +15,16 @@ local settlement = require "resty.weir.settlement"
 local variables = require "resty.weir.variables"
 
 local ngx = ngx
+local ask = decision.ask
+local begin = request.begin
+local conclude = decision.conclude
+local finish = request.finish
 local get_phase = ngx.get_phase
+local is_counted = request.is_counted
+local is_mistake = decision.is_mistake
+local record_of = request.of
+local set_variables = variables.set
+local tell = answer.tell
 local log = ngx.log
 local ERR = ngx.ERR
 local NOTICE = ngx.NOTICE
@@ -99,6 +109,7 @@ function _M.setup(config)
     engine = checked
     policies = checked:policies()
     timeout = checked:timeout()
+    calls.configure(engine)
     decision.configure(engine, timeout)
     if not checked:has_redis() then
         log(NOTICE, "weir: no redis is configured, or store is \"memory\": limits are this host's ",
@@ -110,7 +121,7 @@ function _M.setup(config)
     end
     metrics.configure(engine)
     for name, policy in pairs(policies) do
-        policy.logged_at = {}
+        policy.logged_at, policy.calls = {}, {}
         if not policy.key then
             policy.key_function = config.policies[name].key
         end
@@ -169,9 +180,36 @@ local function stands(pass, outcome, reason)
     if outcome == "exempt" then
         return false
     elseif pass.is_subrequest then
-        return not decision.ENDING[outcome] and not decision.is_mistake(reason)
+        return not decision.ENDING[outcome] and not is_mistake(reason)
     end
-    return outcome == "error_closed" or not decision.is_mistake(reason)
+    return outcome == "error_closed" or not is_mistake(reason)
+end
+
+
+-- Does what follows from a decision; `call` is the request's, nil if it has no number.
+-- All that comes after a wait is in here: what is on the way to it is not compiled.
+local function follow(policy, record, pass, call, started, made, reason, detail)
+    local outcome = conclude(policy, record, started, made, reason, detail)
+    if call then
+        finish(record, call, outcome, stands(pass, outcome, reason))
+    end
+    if pass.is_subrequest then
+        -- What it is told is not what the client is told.
+        record = {}
+        if outcome == "allowed" then
+            made.is_untold = true
+        end
+    end
+
+    if policy.dry_run then
+        answer.tell_dry_run(policy, record, outcome)
+    elseif outcome == "allowed" then
+        tell(policy, record, made)
+    elseif outcome == "denied" then
+        answer.refuse(policy, record, made)
+    elseif outcome == "error_closed" then
+        answer.fail(policy, record)
+    end
 end
 
 
@@ -185,43 +223,25 @@ function _M.access(name, opts)
     if not ANSWERING_PHASES[get_phase()] then
         error("weir: access() cannot answer in " .. get_phase() .. "_by_lua", 2)
     end
-    local record, pass = request.of()
+    local record, pass = record_of()
     local numbered, call = is_numbered(opts), nil
     if numbered then
-        local counted = request.is_counted(record, pass, policy.id, timeout + SLACK)
+        local counted = is_counted(record, pass, policy, timeout + SLACK)
         if counted == "error_closed" then
-            return answer.fail(engine, policy, {})
+            answer.fail(policy, {})
+            return
         elseif counted then
-            journal.count("internal")
+            journal.count_internal()
             if not pass.is_subrequest then
                 answer.tell_of_subrequest(policy, record)
             end
-            return variables.set(record)
+            set_variables(record)
+            return
         end
-        call = request.begin(record, pass, policy.id)
+        call = begin(record, pass, policy)
     end
 
-    local made, outcome, reason = decision.make(policy, opts, false, record)
-    if numbered then
-        request.finish(record, call, outcome, stands(pass, outcome, reason))
-    end
-    if pass.is_subrequest then
-        -- What it is told is not what the client is told.
-        record = {}
-        if outcome == "allowed" then
-            made.is_untold = true
-        end
-    end
-
-    if policy.dry_run then
-        answer.tell_dry_run(policy, record, outcome)
-    elseif outcome == "allowed" then
-        answer.tell(policy, record, made)
-    elseif outcome == "denied" then
-        return answer.refuse(engine, policy, record, made)
-    elseif outcome == "error_closed" then
-        return answer.fail(engine, policy, record)
-    end
+    return follow(policy, record, pass, call, ask(policy, opts, false, record))
 end
 
 
@@ -241,22 +261,22 @@ function _M.check(name, opts)
         journal.no_decision(policy, "bad_phase", "nothing can be waited for in " .. phase)
         local is_open = policy.on_error ~= "closed" or policy.dry_run
         local outcome = is_open and "error_open" or "error_closed"
-        journal.count(outcome)
-        metrics.record(policy, outcome, "on_error", nil, nil, "bad_phase")
+        calls.record(policy, outcome, "on_error", nil, nil, "bad_phase")
         return { allowed = is_open, source = "on_error", reason = "bad_phase" }
     end
 
     local record
     if phase ~= "timer" then
-        record = request.of()
+        record = record_of()
     end
-    local made, outcome, reason = decision.make(policy, opts, true, record)
+    local started, made, reason, detail = ask(policy, opts, true, record)
+    local outcome = conclude(policy, record, started, made, reason, detail)
     if outcome == "exempt" then
         return { allowed = true, source = "exempt" }
     elseif not made then
         return { allowed = outcome == "error_open", source = "on_error", reason = reason }
     end
-    local told = made.values[1]
+    local told = made.table
     told.source = made.origin
     told.reason = reason
     if outcome == "dry_run_denied" then
@@ -312,7 +332,7 @@ function _M.log()
     local record = not ngx.is_subrequest and request.find()
     if record then
         settlement.finish(engine, record, record.status or ngx.status)
-        variables.set(record)
+        set_variables(record)
         metrics.note_upstream(record)
     end
 end

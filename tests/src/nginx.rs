@@ -21,6 +21,8 @@ pub struct Conf {
     pub main: String,
     /// Directives of the http context.
     pub http: String,
+    /// Lua before `setup()` in init.
+    pub init: String,
     /// Lua before `start()` in init_worker.
     pub init_worker: String,
     /// Worker processes.
@@ -59,6 +61,7 @@ impl Conf {
             locations: String::new(),
             main: String::new(),
             http: String::new(),
+            init: String::new(),
             init_worker: String::new(),
             workers: 1,
             connections: 4096,
@@ -124,7 +127,8 @@ impl Conf {
     }
 
     fn text(&self, port: u16) -> String {
-        let Self { setup, locations, main, http, init_worker, workers, connections, .. } = self;
+        let Self { setup, locations, main, http, init, init_worker, workers, connections, .. } =
+            self;
         let modules = &*MODULES;
         let (lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
         format!(
@@ -145,7 +149,7 @@ impl Conf {
                 keepalive_requests 1000000;
                 lua_package_path "{lua_path};;";
                 lua_package_cpath "{lua_cpath};;";
-                init_by_lua_block {{ require("resty.weir").setup({setup}) }}
+                init_by_lua_block {{ {init} require("resty.weir").setup({setup}) }}
                 init_worker_by_lua_block {{ {init_worker} require("resty.weir").start() }}
                 {http}
                 server {{

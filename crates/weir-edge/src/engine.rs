@@ -3,72 +3,58 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mlua::BString;
 use mlua::prelude::*;
-use weir_core::identity::Value;
-use weir_core::{Config, ConfigError, Limit, Timestamp};
-use weir_redis::{Ask, Decided, Deployment, Health, Operation, Rule, Source};
-use weir_shm::Tag;
+use weir_core::{Config, ConfigError};
+use weir_redis::{Deployment, Health, Rule};
 
-use crate::answer::{Form, LuaAnswer, Told};
-use crate::host::{self, Host, Part, Sent};
+use crate::asking::UnderWay;
+use crate::host::Host;
 use crate::metrics::{self, Metrics};
 use crate::policies::Terms;
-use crate::request::{Reply, Request, refusal_of, source_of, units};
-use crate::worker::{self, Worker};
-use crate::{lua_config, policies, secrets};
-
-/// What `settle` says to a charge that a log would have to record unit by unit.
-const TOO_MANY: &str =
-    "a log takes at most 10000 units at once; take a sliding-counter, a token-bucket or a quota";
-
-/// The ticket of what nobody waits for.
-const NOBODY: u64 = 0;
+use crate::telling::Telling;
+use crate::worker::Worker;
+use crate::{calls, lua_config, policies, secrets};
 
 /// Made by `setup()` before nginx forks; carries a thread only after `start()`
 /// in the worker.
 pub(crate) struct Engine {
-    config: Config,
+    pub(crate) config: Config,
     /// `None` where there is no Redis.
-    deployment: Option<Deployment>,
-    host: Host,
-    rules: Arc<[Rule]>,
+    pub(crate) deployment: Option<Deployment>,
+    pub(crate) host: Host,
+    pub(crate) rules: Arc<[Rule]>,
     /// In the order of `rules`.
-    terms: Vec<Terms>,
-    metrics: Metrics,
-    worker: RefCell<Option<Worker>>,
-    last_ticket: Cell<u64>,
+    pub(crate) terms: Vec<Terms>,
+    pub(crate) metrics: Metrics,
+    pub(crate) worker: RefCell<Option<Worker>>,
+    pub(crate) last_ticket: Cell<u64>,
     /// What is under way, by ticket, where the answer alone does not tell what to do
     /// with it.
-    under_way: RefCell<HashMap<u64, UnderWay>>,
+    pub(crate) under_way: RefCell<HashMap<u64, UnderWay>>,
+    /// What the next request is asked for, if that is no string: see `hold()`.
+    pub(crate) held: RefCell<Vec<Vec<u8>>>,
+    pub(crate) telling: RefCell<Telling>,
 }
 
-/// What was sent, and what its answer is for.
-enum UnderWay {
-    /// A request. What it is told with, and what remembers a refusal.
-    Request { form: Form, sent: Option<Sent> },
-    /// Something that is given back to a client.
-    Refund(Tag),
-}
+/// The engine as Lua holds it. Its address is Lua's as long as Lua holds this.
+pub(crate) struct Handle(Rc<Engine>);
 
-/// A request that can be decided.
-struct Checked<'a> {
-    terms: &'a Terms,
-    rule: usize,
-    source: Source,
-    value: Value,
-    cost: u64,
-    form: Form,
+impl Handle {
+    /// Checks a configuration.
+    pub(crate) fn new(config: LuaValue) -> Result<Self, ConfigError> {
+        Engine::new(config).map(|engine| Self(Rc::new(engine)))
+    }
 }
 
 impl Engine {
     /// Checks a configuration.
-    pub(crate) fn new(config: LuaValue) -> Result<Self, ConfigError> {
+    fn new(config: LuaValue) -> Result<Self, ConfigError> {
         let config = Config::check(lua_config::take(config, "", 0)?, &secrets::read)?;
         let deployment = config.redis.as_ref().map(Deployment::new).transpose()?;
         if let Some(dir) = &config.runtime_dir
@@ -87,6 +73,8 @@ impl Engine {
             worker: RefCell::new(None),
             last_ticket: Cell::new(0),
             under_way: RefCell::default(),
+            held: RefCell::default(),
+            telling: RefCell::default(),
         })
     }
 
@@ -132,207 +120,9 @@ impl Engine {
         }
     }
 
-    /// `submit` of a [`Request`]: a ticket; `true`, where it was decided ("memory",
-    /// "remembered") and what [`Told`] says; or `nil, reason, detail`.
-    fn submit(&self, request: Request) -> Reply<'_> {
-        let checked = match self.check(request) {
-            Ok(checked) => checked,
-            Err((reason, detail)) => return Reply::Failed(reason, detail),
-        };
-        if self.deployment.is_none() {
-            return self.decide_here(checked, Part::Whole);
-        }
-        let sent = match self.remembered(&checked) {
-            Ok(decided) => return told_again(decided, checked),
-            Err(sent) => sent,
-        };
-        let Checked { rule, source, value, cost, form, .. } = checked;
-        let ticket = self.next_ticket();
-        match self.send(ticket, rule, source, value, Operation::Decide { cost }) {
-            Ok(()) => {
-                if sent.is_some() || !form.is_plain() {
-                    let under_way = UnderWay::Request { form, sent };
-                    self.under_way.borrow_mut().insert(ticket, under_way);
-                }
-                Reply::Sent(ticket)
-            }
-            Err(reason) => Reply::Failed(reason, None),
-        }
-    }
-
-    /// `recall` of a [`Request`] that has waited for Redis in vain: as `submit`, where
-    /// it is remembered; else it has timed out.
-    fn recall(&self, request: Request) -> Reply<'_> {
-        let checked = match self.check(request) {
-            Ok(checked) => checked,
-            Err((reason, detail)) => return Reply::Failed(reason, detail),
-        };
-        match self.remembered(&checked) {
-            Ok(decided) => told_again(decided, checked),
-            Err(_) => Reply::Failed("timeout", None),
-        }
-    }
-
-    /// What is remembered of such a request; or else what remembers its refusal, if
-    /// that is wanted.
-    fn remembered(&self, checked: &Checked) -> Result<Decided, Option<Sent>> {
-        let Checked { rule, source, value, cost, .. } = checked;
-        if !self.host.remembers(*rule) {
-            return Err(None);
-        }
-        let tag = self.host.tag(&self.rules[*rule], *source, value);
-        self.host.recall(*rule, tag, *cost).map_err(Some)
-    }
-
-    /// `decide_share` of a [`Request`], where Redis cannot decide: as `submit`, by
-    /// the word "local" and under this host's part of the limits.
-    fn decide_share(&self, request: Request) -> Reply<'_> {
-        match self.check(request) {
-            Ok(checked) => self.decide_here(checked, Part::Share),
-            Err((reason, detail)) => Reply::Failed(reason, detail),
-        }
-    }
-
-    fn decide_here<'a>(&'a self, checked: Checked<'a>, part: Part) -> Reply<'a> {
-        let Checked { terms, rule, source, value, cost, form } = checked;
-        let tag = self.host.tag(&self.rules[rule], source, &value);
-        let (word, presenter) = match part {
-            Part::Whole => ("memory", &terms.presenter),
-            Part::Share => ("local", &terms.share_presenter),
-        };
-        match self.host.perform(rule, part, tag, Operation::Decide { cost }) {
-            Ok(decided) => Reply::Decided(word, Told { decided, presenter, form }),
-            Err(failure) => Reply::Failed(host::word(failure), Some(failure.to_string())),
-        }
-    }
-
-    fn check(
-        &self,
-        (rule, source, value, cost, in_full): Request,
-    ) -> Result<Checked<'_>, (&'static str, Option<String>)> {
-        let cost = units(&cost).map_err(|problem| ("bad_cost", Some(problem)))?;
-        let terms = self.terms.get(rule).ok_or(("no_such_policy", None))?;
-        let value = self
-            .identity(terms, &value)
-            .ok_or_else(|| ("bad_key", Some("the key is no string".to_owned())))?;
-        let form = if in_full {
-            Form::Table
-        } else if terms.presenter.has_partition_key() {
-            Form::Headers { partition_key: value.partition_key() }
-        } else {
-            Form::default()
-        };
-        Ok(Checked { terms, rule, source: source_of(source), value, cost, form })
-    }
-
-    /// `settle(rule, source, value, units, charged_at, origin)`: `true`, or
-    /// `nil, reason`, without waiting for what becomes of it; `true, nil, true` if it
-    /// is done. Gives back `units` that were charged at `charged_at` (as [`Told`]
-    /// tells it); with nil for that, charges them. `origin` is the word for where
-    /// that was decided, and the rest as in a [`Request`].
-    fn settle(
-        &self,
-        (rule, source, value, units, charged_at, origin): (
-            usize,
-            i64,
-            LuaValue,
-            u64,
-            Option<u64>,
-            String,
-        ),
-    ) -> (Option<bool>, Option<&'static str>, bool) {
-        let done = match self.settle_at(rule, source, &value, units, charged_at, &origin) {
-            Ok(done) => done,
-            Err(reason) => return (None, Some(reason), false),
-        };
-        (Some(true), None, done)
-    }
-
-    /// Whether it is done.
-    fn settle_at(
-        &self,
-        rule: usize,
-        source: i64,
-        value: &LuaValue,
-        units: u64,
-        charged_at: Option<u64>,
-        origin: &str,
-    ) -> Result<bool, &'static str> {
-        let terms = self.terms.get(rule).ok_or("no_such_policy")?;
-        let value = self.identity(terms, value).ok_or("bad_key")?;
-        let takes = |limit: &Limit| units <= limit.max_charge();
-        if charged_at.is_none() && !self.rules[rule].limits().iter().all(takes) {
-            return Err(TOO_MANY);
-        }
-        let operation = match charged_at {
-            Some(at) => Operation::Refund { cost: units, charged_at: Timestamp::from_micros(at) },
-            None => Operation::Charge { cost: units },
-        };
-        let source = source_of(source);
-        let tag = || self.host.tag(&self.rules[rule], source, &value);
-        let part = match origin {
-            "memory" => Some(Part::Whole),
-            "local" => Some(Part::Share),
-            _ => None,
-        };
-        if let Some(part) = part {
-            let settled = self.host.perform(rule, part, tag(), operation);
-            return settled.map(|_| true).map_err(host::word);
-        }
-
-        let mut ticket = NOBODY;
-        if charged_at.is_some() && self.host.remembers_any() {
-            let tag = tag();
-            self.host.call_off(tag);
-            ticket = self.next_ticket();
-            self.under_way.borrow_mut().insert(ticket, UnderWay::Refund(tag));
-        }
-        let sent = self.send(ticket, rule, source, value, operation);
-        if sent.is_err() {
-            self.under_way.borrow_mut().remove(&ticket);
-        }
-        sent.map(|()| false)
-    }
-
-    fn next_ticket(&self) -> u64 {
-        let ticket = self.last_ticket.get() + 1;
-        self.last_ticket.set(ticket);
-        ticket
-    }
-
-    fn send(
-        &self,
-        ticket: u64,
-        rule: usize,
-        source: Source,
-        value: Value,
-        operation: Operation,
-    ) -> Result<(), &'static str> {
-        let worker = self.worker.borrow();
-        let worker = worker.as_ref().ok_or("not_started")?;
-        let deadline = Instant::now() + self.timeout();
-        let ask = Ask { ticket, rule, source, value, operation, deadline };
-        worker.submit(ask).map_err(worker::Refusal::word)
-    }
-
     /// The most that a decision can take.
-    fn timeout(&self) -> Duration {
+    pub(crate) fn timeout(&self) -> Duration {
         self.config.redis.as_ref().map_or(Duration::ZERO, |redis| redis.timeout)
-    }
-
-    /// Whom a key names under this policy.
-    fn identity(&self, terms: &Terms, value: &LuaValue) -> Option<Value> {
-        let policy = &self.config.policies[terms.policy];
-        let secret = self.config.secret.as_ref().filter(|_| policy.hash_keys);
-        match value {
-            LuaValue::String(value) => Some(Value::new(&[&value.as_bytes()], secret)),
-            LuaValue::Table(parts) => {
-                let parts: Vec<BString> = parts.sequence_values().collect::<LuaResult<_>>().ok()?;
-                let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_slice()).collect();
-                Some(Value::new(&parts, secret))
-            }
-            _ => None,
-        }
     }
 
     /// `network(rule, address)`: the client of an address, under the policy's
@@ -349,33 +139,6 @@ impl Engine {
         self.terms.get(rule).is_some_and(|terms| {
             self.config.policies[terms.policy].exempt.networks.contains(&address)
         })
-    }
-
-    /// `next()`: the next answer that has come, as [`LuaAnswer`], or nil.
-    fn next(&self) -> Option<LuaAnswer<'_>> {
-        let mut answer = self.worker.borrow().as_ref()?.next_answer()?;
-        let mut under_way = self.under_way.borrow_mut();
-        let mut form = Form::default();
-        match under_way.remove(&answer.ticket) {
-            None => {}
-            Some(UnderWay::Request { form: wanted, sent }) => {
-                form = wanted;
-                if let (Some(sent), Ok(decided)) = (sent, &answer.outcome) {
-                    self.host.remember(sent, &decided.verdict);
-                }
-            }
-            Some(UnderWay::Refund(tag)) => {
-                // What was asked for meanwhile may not know of it.
-                self.host.call_off(tag);
-                answer.ticket = NOBODY;
-            }
-        }
-        Some(LuaAnswer { presenter: &self.terms[answer.rule].presenter, form, answer })
-    }
-
-    /// `line()`: the next line for the error log, or nil.
-    fn line(&self) -> Option<String> {
-        self.worker.borrow().as_ref()?.next_line()
     }
 
     /// `stats()`: the engine's share of them.
@@ -402,6 +165,11 @@ impl Engine {
         stats.set("breaker_opened", count(|health| &health.opened))?;
         stats.set("servers_away", count(|health| &health.away))?;
         stats.set("redirected", count(|health| &health.redirected))?;
+        let decisions = lua.create_table()?;
+        for (outcome, count) in self.metrics.decisions() {
+            decisions.set(outcome, count)?;
+        }
+        stats.set("decisions", decisions)?;
         let usage = self.host.usage();
         let memory = lua.create_table()?;
         memory.set("size", usage.size_bytes)?;
@@ -415,74 +183,49 @@ impl Engine {
     }
 }
 
-/// A refusal that is repeated.
-fn told_again<'a>(decided: Decided, checked: Checked<'a>) -> Reply<'a> {
-    let Checked { terms, form, .. } = checked;
-    Reply::Decided("remembered", Told { decided, presenter: &terms.presenter, form })
-}
-
-impl LuaUserData for Engine {
+impl LuaUserData for Handle {
     fn add_methods<M: LuaUserDataMethods<Self>>(methods: &mut M) {
-        methods.add_method("start", |_, engine, ()| Ok(engine.start()));
-        methods.add_method("meet", |_, engine, ()| Ok(engine.meet()));
-        methods.add_method("submit", |lua, engine, request| {
-            engine.submit(request).into_lua_multi(lua)
-        });
-        methods.add_method("recall", |lua, engine, request| {
-            engine.recall(request).into_lua_multi(lua)
-        });
-        methods.add_method("decide_share", |lua, engine, request| {
-            engine.decide_share(request).into_lua_multi(lua)
-        });
-        methods.add_method("has_redis", |_, engine, ()| Ok(engine.deployment.is_some()));
-        methods.add_method("forget_denials", |_, engine, ()| {
-            engine.host.call_off_all();
+        methods.add_method("start", |_, engine, ()| Ok(engine.0.start()));
+        methods.add_method("meet", |_, engine, ()| Ok(engine.0.meet()));
+        methods.add_method("calls", |lua, engine, ()| calls::to_lua(lua, &engine.0));
+        methods.add_method("hold", |_, engine, parts: Vec<mlua::BString>| {
+            engine.0.hold(parts);
             Ok(())
         });
-        methods.add_method("notice", |_, engine, ()| Ok(engine.host.notice()));
-        methods.add_method("next", |lua, engine, ()| match engine.next() {
-            Some(answer) => answer.into_lua_multi(lua),
-            None => LuaNil.into_lua_multi(lua),
+        methods.add_method("table", |lua, engine, rule| engine.0.table(lua, rule));
+        methods.add_method("has_redis", |_, engine, ()| Ok(engine.0.deployment.is_some()));
+        methods.add_method("forget_denials", |_, engine, ()| {
+            engine.0.host.call_off_all();
+            Ok(())
         });
-        methods.add_method("line", |_, engine, ()| Ok(engine.line()));
+        methods.add_method("notice", |_, engine, ()| Ok(engine.0.host.notice()));
         methods.add_method("met", |_, engine, ()| {
-            if let Some(worker) = &*engine.worker.borrow() {
+            if let Some(worker) = &*engine.0.worker.borrow() {
                 worker.met();
             }
             Ok(())
         });
-        methods.add_method("clear", |_, engine, ()| {
-            if let Some(worker) = &*engine.worker.borrow() {
-                worker.clear();
-            }
-            Ok(())
-        });
         methods.add_method("ring", |_, engine, ()| {
-            if let Some(worker) = &*engine.worker.borrow() {
+            if let Some(worker) = &*engine.0.worker.borrow() {
                 worker.ring();
             }
             Ok(())
         });
-        methods.add_method("settle", |_, engine, charge| Ok(engine.settle(charge)));
-        methods.add_method("network", |_, engine, address| Ok(engine.network(address)));
-        methods.add_method("exempts", |_, engine, address| Ok(engine.exempts(address)));
-        methods.add_method("refusal", |_, _, refusal| Ok(refusal_of(refusal)));
+        methods.add_method("settle", |_, engine, charge| Ok(engine.0.settle(charge)));
+        methods.add_method("network", |_, engine, address| Ok(engine.0.network(address)));
+        methods.add_method("exempts", |_, engine, address| Ok(engine.0.exempts(address)));
         methods.add_method("labels", |lua, _, ()| metrics::labels(lua));
-        methods.add_method("record", |_, engine, decision| {
-            engine.metrics.record(decision);
-            Ok(())
-        });
         methods.add_method("upstream_429", |_, engine, id| {
-            engine.metrics.record_upstream_429(id);
+            engine.0.metrics.record_upstream_429(id);
             Ok(())
         });
         methods.add_method("metrics", |_, engine, accept| {
-            engine.metrics.tell(accept, engine.host.usage())
+            engine.0.metrics.tell(accept, engine.0.host.usage())
         });
-        methods.add_method("stats", |lua, engine, ()| engine.stats(lua));
+        methods.add_method("stats", |lua, engine, ()| engine.0.stats(lua));
         methods.add_method("policies", |lua, engine, ()| {
-            policies::to_lua(lua, &engine.config.policies)
+            policies::to_lua(lua, &engine.0.config.policies)
         });
-        methods.add_method("timeout", |_, engine, ()| Ok(engine.timeout().as_secs_f64()));
+        methods.add_method("timeout", |_, engine, ()| Ok(engine.0.timeout().as_secs_f64()));
     }
 }

@@ -4,8 +4,9 @@
 //! once. What can fail at run time is a return value (`nil, reason`); a Lua
 //! error is left to misuse.
 
-mod answer;
+mod asking;
 mod bell;
+mod calls;
 mod engine;
 mod host;
 mod lua_config;
@@ -13,17 +14,19 @@ mod metrics;
 mod policies;
 mod request;
 mod secrets;
+mod settling;
 mod sys;
+mod telling;
 mod worker;
 
 use mlua::prelude::*;
 
-use engine::Engine;
+use engine::Handle;
 
 /// `setup(config)`: `engine`, or `nil, error` for a configuration that is
 /// wrong, the error being one line that names the field.
-fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>)> {
-    Ok(match Engine::new(config) {
+fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Handle>, Option<String>)> {
+    Ok(match Handle::new(config) {
         Ok(engine) => (Some(engine), None),
         Err(error) => (None, Some(error.to_string())),
     })
@@ -36,7 +39,6 @@ fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Engine>, Option<String>
 fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
     let module = lua.create_table()?;
     module.set("version", env!("CARGO_PKG_VERSION"))?;
-    module.set("clock", lua.create_function(|_, ()| Ok(metrics::clock()))?)?;
     module.set("setup", lua.create_function(setup)?)?;
     Ok(module)
 }

@@ -8,6 +8,7 @@ use mlua::BString;
 use mlua::prelude::*;
 use tokio::sync::Notify;
 use weir_core::{Config, ConfigError};
+pub(crate) use weir_metrics::source;
 use weir_metrics::{Books, Decision, Exposition, OUTCOMES, Publisher, REASONS, SOURCES};
 use weir_redis::{Health, LinkState};
 use weir_shm::MemoryUsage;
@@ -22,16 +23,28 @@ const WHILE_CONNECTING: Duration = Duration::from_millis(20);
 /// What `clock` counts from.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// What a decision is counted with, as Lua gives it to `record`: the policy's
-/// `id`; the outcome and the source (nil if nobody was asked), as
-/// [`Metrics::labels`] numbers them; when it was begun, by `clock()`; the wait
-/// that was told, in seconds, or nil; the reason, if there is no decision.
-pub(crate) type Recorded = (usize, usize, Option<usize>, Option<f64>, Option<f64>, Option<usize>);
+/// What a decision is counted with.
+pub(crate) struct Recorded {
+    /// The policy's index.
+    pub(crate) policy: usize,
+    /// As [`labels`] numbers them.
+    pub(crate) outcome: Option<usize>,
+    /// Likewise; `None` if nobody was asked.
+    pub(crate) source: Option<usize>,
+    /// When it was begun, by [`clock`].
+    pub(crate) started: Option<f64>,
+    /// The wait that was told, in seconds.
+    pub(crate) wait: Option<f64>,
+    /// As [`labels`] numbers them, if there is no decision.
+    pub(crate) reason: Option<usize>,
+}
 
 /// Opened before nginx forks, with the configuration.
 pub(crate) struct Metrics {
     books: Arc<Books>,
     stripe: Cell<usize>,
+    /// What this worker has decided, by outcome.
+    decisions: [Cell<u64>; OUTCOMES.len()],
 }
 
 impl Metrics {
@@ -41,7 +54,7 @@ impl Metrics {
             ConfigError::new("policies", format!("no memory to count what they decide: {error}"))
         })?;
         LazyLock::force(&BEGINNING);
-        Ok(Self { books: Arc::new(books), stripe: Cell::new(0) })
+        Ok(Self { books: Arc::new(books), stripe: Cell::new(0), decisions: Default::default() })
     }
 
     /// In a worker, before it decides: gives it counters that the others seldom write
@@ -56,20 +69,29 @@ impl Metrics {
         Arc::new(Mutex::new(Publisher::new(Arc::clone(&self.books), health, self.stripe.get())))
     }
 
-    /// `record(id, outcome, source, started, wait, reason)`: see [`Recorded`].
-    pub(crate) fn record(&self, (id, outcome, source, started, wait, reason): Recorded) {
+    /// Counts a decision.
+    pub(crate) fn record(&self, recorded: Recorded) {
+        let Recorded { policy, outcome, source, started, wait, reason } = recorded;
+        if let Some(count) = outcome.and_then(|outcome| self.decisions.get(outcome)) {
+            count.set(count.get() + 1);
+        }
         let took =
             |started: f64| Duration::try_from_secs_f64(clock() - started).unwrap_or_default();
         self.books.record(
             self.stripe.get(),
             &Decision {
-                policy: id.wrapping_sub(1),
-                outcome,
+                policy,
+                outcome: outcome.unwrap_or(usize::MAX),
                 took: source.and_then(|source| Some((source, took(started?)))),
                 wait_s: wait.map(|wait| wait as u64),
                 reason,
             },
         );
+    }
+
+    /// What this worker has decided, by the word for the outcome.
+    pub(crate) fn decisions(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        OUTCOMES.into_iter().zip(self.decisions.iter().map(Cell::get))
     }
 
     /// `upstream_429(id)`: counts an answer of the upstream to what the policy of
@@ -91,7 +113,7 @@ impl Metrics {
     }
 }
 
-/// `clock()`: seconds since some moment, by a clock that never steps back.
+/// Seconds since some moment, by a clock that never steps back.
 pub(crate) fn clock() -> f64 {
     BEGINNING.elapsed().as_secs_f64()
 }

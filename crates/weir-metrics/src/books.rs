@@ -25,7 +25,26 @@ pub const OUTCOMES: [&str; 9] = [
 ];
 
 /// Who decided.
-pub const SOURCES: [&str; 5] = ["redis", "memory", "remembered", "local", "on_error"];
+pub const SOURCES: [&str; 5] = {
+    let mut sources = ["on_error"; 5];
+    sources[source::REDIS] = "redis";
+    sources[source::MEMORY] = "memory";
+    sources[source::REMEMBERED] = "remembered";
+    sources[source::LOCAL] = "local";
+    sources
+};
+
+/// Indices of [`SOURCES`].
+pub mod source {
+    /// Redis.
+    pub const REDIS: usize = 0;
+    /// The host's memory, where there is no Redis.
+    pub const MEMORY: usize = 1;
+    /// What Redis has decided before, and the host remembers.
+    pub const REMEMBERED: usize = 2;
+    /// The host's memory, because Redis could not say.
+    pub const LOCAL: usize = 3;
+}
 
 /// Why there was no decision. What is none of these counts as the last.
 pub const REASONS: [&str; 17] = [

@@ -15,6 +15,6 @@ mod families;
 mod histogram;
 mod publisher;
 
-pub use books::{Books, Decision, OUTCOMES, REASONS, SOURCES};
+pub use books::{Books, Decision, OUTCOMES, REASONS, SOURCES, source};
 pub use exposition::{Exposition, tell};
 pub use publisher::Publisher;

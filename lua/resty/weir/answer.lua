@@ -1,6 +1,8 @@
 -- What clients are told: the limit headers, and the answers in place of the
 -- upstream's.
 
+local calls = require "resty.weir.calls"
+
 local ngx = ngx
 local exit = ngx.exit
 local get_headers = ngx.resp.get_headers
@@ -75,7 +77,7 @@ local function told_by(record)
         record.told, record.told_remaining = told, decision.remaining
         local headers = decision.policy.headers
         for i = 1, #headers do
-            local name, value = headers[i].name, decision.values[i]
+            local name, value = headers[i].name, decision[i]
             if headers[i].joins then
                 value = join(record, name, decision.policy.id, value)
             end
@@ -95,7 +97,7 @@ local function tell_too(policy, record, decision)
         record.told_remaining = decision.remaining
     end
     for i = 1, #headers do
-        local name, value = headers[i].name, decision.values[i]
+        local name, value = headers[i].name, decision[i]
         if headers[i].joins then
             value = join(record, name, policy.id, value)
         elseif told[name] and not is_tighter then
@@ -107,6 +109,13 @@ local function tell_too(policy, record, decision)
 end
 
 
+local function tell_rest(headers, decision)
+    for i = 4, #headers do
+        header[headers[i].name] = decision[i]
+    end
+end
+
+
 -- Sets the headers of a decision. In the error page of a refusal it is the
 -- refusal that is told of.
 function _M.tell(policy, record, decision)
@@ -114,16 +123,25 @@ function _M.tell(policy, record, decision)
         return
     end
     expose(policy, record)
-    local headers, values = policy.headers, decision.values
-    if #headers == 0 then
+    local headers = policy.headers
+    local count = #headers
+    if count == 0 then
         return
     elseif record.first then
         return tell_too(policy, record, decision)
     end
     record.first = decision
     decision.policy = policy
-    for i = 1, #headers do
-        header[headers[i].name] = values[i]
+    -- One by one: see weir/calls.lua.
+    header[headers[1].name] = decision[1]
+    if count > 1 then
+        header[headers[2].name] = decision[2]
+    end
+    if count > 2 then
+        header[headers[3].name] = decision[3]
+    end
+    if count > 3 then
+        tell_rest(headers, decision)
     end
 end
 
@@ -202,22 +220,25 @@ local function answer_grpc(media, status, message)
     header["grpc-status"] = status
     header["grpc-message"] = message
     send_headers()
-    return exit(200)
+    exit(200)
 end
 
 
-local function answer(engine, policy, record, status, is_error, retry_after, violated)
+local function answer(policy, record, status, is_error, retry_after, violated)
     header["Retry-After"] = retry_after
     local media = grpc_type()
     if media then
         -- What the answer means, whatever nginx takes it for.
         record.status = status
         if is_error then
-            return answer_grpc(media, GRPC_UNAVAILABLE, "the rate limit cannot be checked")
+            answer_grpc(media, GRPC_UNAVAILABLE, "the rate limit cannot be checked")
+        else
+            answer_grpc(media, policy.grpc_status, "rate limit exceeded")
         end
-        return answer_grpc(media, policy.grpc_status, "rate limit exceeded")
+        return
     elseif policy.error_page then
-        return exit(status)
+        exit(status)
+        return
     end
 
     local own = is_error and policy.error_body or not is_error and policy.body
@@ -226,32 +247,32 @@ local function answer(engine, policy, record, status, is_error, retry_after, vio
         media, text = own.type, own.text
     else
         media, text =
-            engine:refusal(ngx_var.http_accept, is_error, status, retry_after, violated)
+            calls.refusal(ngx_var.http_accept, is_error, status, retry_after, violated)
     end
     ngx.status = status
     header["Content-Type"] = media
     header["Content-Length"] = #text
     print(text)
-    return exit(status)
+    exit(status)
 end
 
 
 -- Ends the request with 429.
-function _M.refuse(engine, policy, record, decision)
+function _M.refuse(policy, record, decision)
     untell(record)
     record.is_refused = false
     _M.tell(policy, record, decision)
     record.is_refused, record.retry_after = true, decision.retry_after
-    return answer(engine, policy, record, 429, false, decision.retry_after, decision.violated)
+    answer(policy, record, 429, false, decision.retry_after, decision.violated)
 end
 
 
 -- Ends the request with the policy's error status.
-function _M.fail(engine, policy, record)
+function _M.fail(policy, record)
     untell(record)
     expose(policy, record)
     record.is_refused, record.retry_after = true, ERROR_RETRY_AFTER
-    return answer(engine, policy, record, policy.error_status, true, ERROR_RETRY_AFTER)
+    answer(policy, record, policy.error_status, true, ERROR_RETRY_AFTER)
 end
 
 

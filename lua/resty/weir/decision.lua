@@ -1,15 +1,27 @@
 -- A decision about a request: what it is asked with, who is asked, and what is
 -- noted of it.
 
+local calls = require "resty.weir.calls"
 local journal = require "resty.weir.journal"
 local key = require "resty.weir.key"
-local metrics = require "resty.weir.metrics"
 local pump = require "resty.weir.pump"
 local settlement = require "resty.weir.settlement"
 local variables = require "resty.weir.variables"
 
 local ngx = ngx
-local clock = metrics.clock
+local ANY = calls.ANY
+local REMEMBERED = calls.REMEMBERED
+local SHARE = calls.SHARE
+local call = calls.ask
+local clock = calls.clock
+local ensure_pump = pump.ensure
+local is_exempt = key.is_exempt
+local key_of = key.of
+local note_charge = settlement.note
+local note_variables = variables.note
+local record_decision = calls.record
+local set_variables = variables.set
+local wait = pump.wait
 local getmetatable = getmetatable
 local pairs = pairs
 local pcall = pcall
@@ -28,7 +40,9 @@ local timeout
 local has_redis
 
 -- Outcomes that end a request, or a subrequest alone.
-_M.ENDING = { denied = true, error_closed = true }
+local ENDING = { denied = true, error_closed = true }
+
+_M.ENDING = ENDING
 
 -- As what an outcome is counted that was not Redis's to decide.
 local COUNTED = {
@@ -37,7 +51,7 @@ local COUNTED = {
 }
 
 -- What a policy passes over.
-local EXEMPT = { allowed = true, exempt = true }
+local EXEMPT = {}
 
 
 -- Before the first decision; `patience` is how long one may take, in seconds.
@@ -74,52 +88,31 @@ end
 
 -- Whether this reason, or nil, is a mistake in the call: nothing was sent
 -- anywhere.
-function _M.is_mistake(reason)
+local function is_mistake(reason)
     return reason and sub(reason, 1, 4) == "bad_"
 end
 
-
--- A decision that was made at once, where `origin` says; with the fields of one
--- that was waited for.
-local function made(origin, allowed, at, remaining, retry_after, violated, ...)
-    return { done = true, origin = origin, allowed = allowed, at = at, remaining = remaining,
-        retry_after = retry_after, violated = violated, values = { ... },
-        rule = false, source = false, value = false, units = false, policy = false,
-        before = false }
-end
+_M.is_mistake = is_mistake
 
 
--- What becomes of a request: the decision; or nil and the reason in one word, with
--- more to say about it for the log.
-local function take(ticket, origin, ...)
-    if ticket == true then
-        return made(origin, ...)
-    elseif not ticket then
-        return nil, origin, ...
-    end
-    local decision = pump.wait(ticket, timeout)
-    if not decision.done then
-        return nil, "timeout"
-    elseif decision.allowed == nil then
-        return nil, decision.reason
-    end
-    decision.origin = "redis"
-    return decision
-end
-
-
-local function decide(rule, source, value, cost, in_full)
+-- Asks whom? See weir/calls.lua.
+local function ask_any(rule, source, value, cost, in_full)
     if has_redis then
-        local ok, err = pump.ensure()
+        local ok, err = ensure_pump()
         if not ok then
             return nil, "no_pump", err
         end
     end
-    return take(engine:submit(rule, source, value, cost, in_full))
+    local decision, word, detail = call(ANY, rule, source, value, cost)
+    if decision ~= false then
+        return decision, word, detail
+    end
+
+    return wait(word, timeout, in_full and rule or nil)
 end
 
 
--- Asks for a decision, with each limit listed if `in_full`; never of Redis if
+-- Asks for a decision, with each limit in its `table` if `in_full`; never of Redis if
 -- `is_late`: the request has waited for Redis in vain. Returns it, or nil; the reason
 -- in one word why Redis could not give it, if it could not, with more to say about it
 -- for the log. Without a record there is no request: that is a timer.
@@ -149,34 +142,37 @@ local function ask(policy, opts, in_full, record, is_late)
             return nil, "bad_key", "a timer has no request: it needs opts.key"
         end
     elseif policy.exempt then
-        local is_exempt, err = key.is_exempt(engine, policy)
+        local passes, err = is_exempt(engine, policy)
         if err then
             return nil, "bad_exempt", err
-        elseif is_exempt then
+        elseif passes then
             return EXEMPT
         end
     end
 
-    local source, value = key.of(engine, policy, override)
+    local source, value = key_of(engine, policy, override)
     if not source then
         return nil, "bad_key", value
     end
 
     local decision, reason, detail
     if is_late then
-        decision, reason, detail = take(engine:recall(rule, source, value, cost, in_full))
+        decision, reason, detail = call(REMEMBERED, rule, source, value, cost)
     else
-        decision, reason, detail = decide(rule, source, value, cost, in_full)
+        decision, reason, detail = ask_any(rule, source, value, cost, in_full)
     end
     if not decision and policy.on_error == "local" and has_redis
-        and not _M.is_mistake(reason) then
+        and not is_mistake(reason) then
         local problem_here
-        decision, problem_here = take(engine:decide_share(rule, source, value, cost, in_full))
+        decision, problem_here = call(SHARE, rule, source, value, cost)
         if problem_here then
             detail = (detail and detail .. ", " or "") .. problem_here
         end
     end
     if decision then
+        if in_full and not decision.table then
+            decision.table = engine:table(rule)
+        end
         decision.rule, decision.source, decision.value = rule, source, value
         decision.units = cost or 1
     end
@@ -184,32 +180,38 @@ local function ask(policy, opts, in_full, record, is_late)
 end
 
 
--- Asks, and tells the worker's books and the request's record (nil in a timer)
--- what comes of it. Returns the decision and the outcome; the decision is nil if
--- nobody could say, with the reason in third place. A fault in here must end as
--- the policy says, not as a 500.
-function _M.make(policy, opts, in_full, record)
+-- Asks for a decision, with each limit in its `table` if `in_full`; the record is the
+-- request's, nil in a timer. Returns what conclude() takes. A fault in here must end
+-- as the policy says, not as a 500.
+function _M.ask(policy, opts, in_full, record)
     local started = clock()
     -- A request waits in vain but once.
     local is_late = record and record.has_timed_out
     local ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record, is_late)
     if not ok then
-        decision, reason, detail = nil, "fault", tostring(decision)
+        return started, nil, "fault", tostring(decision)
     end
+    return started, decision, reason, detail
+end
+
+
+-- Tells the worker's books and the request's record what came of asking. Returns the
+-- outcome.
+function _M.conclude(policy, record, started, decision, reason, detail)
     if reason then
         journal.no_decision(policy, reason, detail, decision)
     end
 
-    local outcome, remaining, source, wait
+    local outcome, remaining, source, told_wait
     if not decision then
         source = "on_error"
         local is_closed = policy.on_error == "closed" and not policy.dry_run
         outcome = is_closed and "error_closed" or "error_open"
-    elseif decision.exempt then
+    elseif decision == EXEMPT then
         outcome, source = "exempt", "exempt"
     else
         source, remaining = decision.origin, decision.remaining
-        if decision.allowed then
+        if not decision.denied then
             outcome = "allowed"
         else
             outcome = policy.dry_run and "dry_run_denied" or "denied"
@@ -217,7 +219,7 @@ function _M.make(policy, opts, in_full, record)
             if policy.dry_run then
                 journal.would_refuse(policy)
             else
-                wait = tonumber(decision.retry_after)
+                told_wait = tonumber(decision.retry_after)
             end
             if not decision.retry_after then
                 journal.never_fits(policy, decision.units)
@@ -226,20 +228,21 @@ function _M.make(policy, opts, in_full, record)
     end
 
     local counted = COUNTED[source] and COUNTED[source][outcome] or outcome
-    journal.count(counted)
-    metrics.record(policy, counted, source, started, wait, reason)
+    record_decision(policy, counted, source, started, told_wait, reason)
     if record then
         if outcome == "allowed" then
-            settlement.note(policy, record, decision)
+            note_charge(policy, record, decision)
         end
-        record.has_timed_out = record.has_timed_out or reason == "timeout"
+        if reason == "timeout" then
+            record.has_timed_out = true
+        end
         -- A subrequest's refusal is not the request's.
-        if not (_M.ENDING[outcome] and ngx.is_subrequest) then
-            variables.note(record, policy, outcome, remaining, source)
+        if not (ENDING[outcome] and ngx.is_subrequest) then
+            note_variables(record, policy, outcome, remaining, source)
         end
-        variables.set(record)
+        set_variables(record)
     end
-    return decision, outcome, reason
+    return outcome
 end
 
 

@@ -16,19 +16,8 @@ local _M = {}
 local PAUSE = 10
 
 
--- Decisions by outcome; `internal` counts redirects of what was counted before.
-_M.decisions = {
-    allowed = 0,
-    denied = 0,
-    remembered = 0,
-    exempt = 0,
-    dry_run_denied = 0,
-    error_open = 0,
-    error_closed = 0,
-    error_local = 0,
-    error_local_denied = 0,
-    internal = 0,
-}
+-- Redirects and subrequests of what had been counted.
+local internal = 0
 
 -- Reasons for having no decision.
 _M.errors = {}
@@ -37,8 +26,8 @@ _M.errors = {}
 local TOLD = { unreachable = true, redis_error = true, malformed_reply = true }
 
 
-function _M.count(outcome)
-    _M.decisions[outcome] = _M.decisions[outcome] + 1
+function _M.count_internal()
+    internal = internal + 1
 end
 
 
@@ -128,7 +117,7 @@ end
 
 -- Adds them to a table of statistics.
 function _M.add_to(stats)
-    stats.decisions = copy(_M.decisions)
+    stats.decisions.internal = internal
     stats.errors = copy(_M.errors)
 end
 

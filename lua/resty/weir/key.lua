@@ -71,6 +71,14 @@ local function render_apart(engine, policy, templates)
 end
 
 
+local function value_of(engine, policy, source)
+    if source.apart then
+        return render_apart(engine, policy, source)
+    end
+    return render(engine, policy, source)
+end
+
+
 local function own_address(engine, policy)
     return ADDRESS, client(engine, policy, ngx_var.remote_addr)
 end
@@ -119,15 +127,21 @@ function _M.of(engine, policy, override)
         return given(engine, policy, value)
     end
 
+    -- Few have more than two, and a loop of two turns is none to LuaJIT: see
+    -- weir/calls.lua.
     local sources = policy.key
-    for i = 1, #sources do
-        local source = sources[i]
-        local value
-        if source.apart then
-            value = render_apart(engine, policy, source)
-        else
-            value = render(engine, policy, source)
+    local value = value_of(engine, policy, sources[1])
+    if value then
+        return 1, value
+    end
+    if sources[2] then
+        value = value_of(engine, policy, sources[2])
+        if value then
+            return 2, value
         end
+    end
+    for i = 3, #sources do
+        value = value_of(engine, policy, sources[i])
         if value then
             return i, value
         end

@@ -1,8 +1,6 @@
--- What is counted for all workers of the host: decisions, waits, times, and what
--- the upstream says to those that were let through. weir/journal.lua has what
--- this worker counts for itself.
-
-local edge = require "weir_edge"
+-- What is counted for all workers of the host, beside the decisions: what the
+-- upstream says to those that were let through; and all of it as Prometheus reads it.
+-- weir/journal.lua has what this worker counts for itself.
 
 local ngx = ngx
 local header = ngx.header
@@ -16,29 +14,10 @@ local _M = {}
 
 local engine
 
--- By name the numbers under which the engine knows them.
-local outcomes, sources, reasons
-
 
 -- Before the first decision.
 function _M.configure(configured)
     engine = configured
-    local labels = engine:labels()
-    outcomes, sources, reasons = labels.outcomes, labels.sources, labels.reasons
-end
-
-
--- In seconds since some moment.
-_M.clock = edge.clock
-
-
--- Counts a decision under the policy, begun at `started` by the clock; `wait` in
--- seconds if its client is told one, `reason` if nobody could say.
-function _M.record(policy, outcome, source, started, wait, reason)
-    if reason then
-        reason = reasons[reason] or reasons.other
-    end
-    engine:record(policy.id, outcomes[outcome], sources[source], started, wait, reason)
 end
 
 

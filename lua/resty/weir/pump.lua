@@ -5,8 +5,13 @@
 -- there is something to carry. It only receives. A timer's memory is freed
 -- when the timer ends, so after many wake-ups it hands over to a new one.
 
+local calls = require "resty.weir.calls"
 local semaphore = require "ngx.semaphore"
 
+local clear = calls.clear
+local decision_that_came = calls.decision_that_came
+local next_answer = calls.next
+local reason_that_came = calls.reason_that_came
 local tcp = ngx.socket.tcp
 local timer_at = ngx.timer.at
 local exiting = ngx.worker.exiting
@@ -42,7 +47,13 @@ local PATIENCE = 1
 
 local engine
 
--- Ticket to waiter, for every request that waits.
+-- Waiters that nobody uses, and how many of them are kept.
+local idle, idle_count = {}, 0
+local MAX_IDLE = 1024
+
+-- Ticket to waiter, for every request that waits: `semaphore`, posted once `done`;
+-- then `decision`, or `reason` if there is none; `rule`, if all is to be told in the
+-- decision's `table`.
 local waiters = {}
 local waiting = 0
 
@@ -67,13 +78,23 @@ local leaving = false
 local NOBODY = 0
 
 
-local function settle(ticket, allowed, at, remaining, retry_after, violated, ...)
+-- Ends the wait for this ticket: with a decision, or a reason why there is none.
+local function end_wait(ticket, decision, reason)
+    local waiter = waiters[ticket]
+    waiters[ticket] = nil
+    waiting = waiting - 1
+    waiter.done, waiter.decision, waiter.reason = true, decision, reason
+    waiter.semaphore:post()
+end
+
+
+local function settle(ticket, is_decided)
     if ticket == NOBODY then
         settling = settling - 1
-        if allowed == nil then
-            unsettled = unsettled + 1
-        else
+        if is_decided then
             settled = settled + 1
+        else
+            unsettled = unsettled + 1
         end
         return
     end
@@ -81,52 +102,47 @@ local function settle(ticket, allowed, at, remaining, retry_after, violated, ...
     if not waiter then
         -- It gave up: its client was answered by on_error.
         return
+    elseif not is_decided then
+        end_wait(ticket, nil, reason_that_came())
+        return
     end
-    waiters[ticket] = nil
-    waiting = waiting - 1
-
-    waiter.done = true
-    waiter.allowed = allowed
-    if allowed == nil then
-        waiter.reason = at
-    else
-        waiter.at, waiter.remaining = at, remaining
-        waiter.retry_after, waiter.violated = retry_after, violated
-        waiter.values = { ... }
+    local decision = decision_that_came()
+    if waiter.rule then
+        decision.table = engine:table(waiter.rule)
     end
-    waiter.semaphore:post()
+    end_wait(ticket, decision)
 end
 
 
-local function settle_next(ticket, ...)
-    if not ticket then
-        return false
+local function settle_next()
+    local ticket, is_decided = next_answer()
+    if ticket then
+        settle(ticket, is_decided)
     end
-    settle(ticket, ...)
-    return true
+    return ticket
 end
 
 
 -- Carries all that has come.
 local function drain()
-    engine:clear()
-    while settle_next(engine:next()) do end
+    clear()
+    while settle_next() do end
 end
 
 
 local function write_log()
     -- At one level, so that whoever reads of a loss reads of its end too.
-    local line = engine:line()
+    local line = calls.line()
     while line do
         log(ERR, "weir: ", line)
-        line = engine:line()
+        line = calls.line()
     end
 end
 
 
 local function fail_all(reason)
     for ticket in pairs(waiters) do
-        settle(ticket, nil, reason)
+        end_wait(ticket, nil, reason)
     end
 end
 
@@ -280,24 +296,45 @@ function _M.sent(ok, is_done)
 end
 
 
--- Waits up to `timeout` seconds for the answer of this ticket. Returns a
--- waiter with `done`, `allowed` and what came with it; not `done` means that
--- nothing came. It has room for what a decision is given later.
-function _M.wait(ticket, timeout)
-    local answered = new_semaphore(0)
-    -- With room for what it will hold: growing it costs more than making it.
-    local waiter = { semaphore = answered, done = false, allowed = false, at = false,
-        remaining = false, retry_after = false, violated = false, values = false,
-        origin = false, rule = false, source = false, value = false, units = false, policy = false,
-        before = false }
-    if not answered then
+local function take_waiter()
+    local waiter = idle[idle_count]
+    if waiter then
+        idle_count = idle_count - 1
         return waiter
     end
+    local posted, err = new_semaphore(0)
+    if not posted then
+        return nil, err
+    end
+    return { semaphore = posted, done = false, decision = nil, reason = nil, rule = nil }
+end
+
+
+-- Only of one whose wait was ended by its post: after a timeout a late post would be
+-- taken for another request's.
+local function put_back(waiter)
+    if idle_count < MAX_IDLE then
+        waiter.done, waiter.decision, waiter.reason, waiter.rule = false, nil, nil, nil
+        idle_count = idle_count + 1
+        idle[idle_count] = waiter
+    end
+end
+
+
+-- Waits up to `timeout` seconds for the answer of this ticket; of one with a `rule` all
+-- is told, in its `table`. Returns the decision; or nil, the reason, and more to say
+-- about it for the log.
+function _M.wait(ticket, timeout, rule)
+    local waiter, err = take_waiter()
+    if not waiter then
+        return nil, "fault", err
+    end
+    waiter.rule = rule
     waiters[ticket] = waiter
     waiting = waiting + 1
 
     -- Not blindly for a pump that may never come.
-    answered:wait(state == "on" and timeout or min(timeout, PATIENCE))
+    local was_posted = waiter.semaphore:wait(state == "on" and timeout or min(timeout, PATIENCE))
 
     if not waiter.done then
         -- The answer may have come while the worker was busy elsewhere.
@@ -305,10 +342,14 @@ function _M.wait(ticket, timeout)
         if not waiter.done then
             waiters[ticket] = nil
             waiting = waiting - 1
+            return nil, "timeout"
         end
     end
-    waiter.semaphore = false
-    return waiter
+    local decision, reason = waiter.decision, waiter.reason
+    if was_posted then
+        put_back(waiter)
+    end
+    return decision, reason
 end
 
 

@@ -10,24 +10,22 @@
 --   [call]        true, if that call was counted in some pass: see call_of();
 --   pending       by call, while a subrequest's is being decided: `decided`, a
 --                 semaphore, and what came of it, `outcome`;
---   has_begun     whether there was a pass that is no subrequest's;
+--   has_begun     of one that a subrequest has made: whether there was another pass;
 --   charge        the last admitted decision: see weir/settlement.lua;
 --   first, told, told_remaining, lists, exposed, dry_run_header, dry_run_text,
 --   is_refused, retry_after, status
 --                 what the client was told: see weir/answer.lua;
 --   has_timed_out whether a decision did not come in time;
---   policy, outcome, remaining, source, rank
---                 what access logs say of it: see weir/variables.lua.
+--   noted         what access logs say of it: see weir/variables.lua.
 -- And of a pass, which is ngx.ctx.weir:
---   record        the record;
+--   record        the record, if it is another table;
 --   is_subrequest whether it is one's;
---   [policy.id]   the number of its last call.
+--   [policy]      the number of its last call.
+-- A record is its own first pass: most requests have no other.
 
-local new_table = require "table.new"
 local semaphore = require "ngx.semaphore"
 
 local ngx = ngx
-local floor = math.floor
 local is_internal = ngx.req.is_internal
 local max = math.max
 local new_semaphore = semaphore.new
@@ -53,21 +51,31 @@ local function name()
 end
 
 
--- Tables have room for what nearly every request has: growing one costs more
--- than making it.
-local function new_pass(record, is_subrequest)
-    local pass = new_table(3, 4)
-    pass.record, pass.is_subrequest = record, is_subrequest
-    return pass
+-- With what nearly every request has, and room for two calls: see weir/calls.lua.
+local function new_record(is_subrequest)
+    return { is_subrequest = is_subrequest, charge = false, first = false,
+        is_refused = false, noted = false }
 end
 
 
--- The name of a policy's call of this number in a record; nil for one that no
--- pass of a sane configuration has.
-local CALLS = 1024
+local function new_pass(record, is_subrequest)
+    return { record = record, is_subrequest = is_subrequest }
+end
 
-local function call_of(id, number)
-    return number < CALLS and id * CALLS + number or nil
+
+-- More calls of a policy than any pass of a sane configuration has.
+local MAX_CALLS = 1023
+
+
+-- What stands in a record for a policy's call of this number; nil if there are too
+-- many.
+local function call_of(policy, number)
+    local call = policy.calls[number]
+    if not call and number <= MAX_CALLS then
+        call = { policy = policy, number = number }
+        policy.calls[number] = call
+    end
+    return call
 end
 
 
@@ -76,9 +84,8 @@ end
 local function same_pass(record)
     local pass = new_pass(record, false)
     for call in pairs(record) do
-        if type(call) == "number" then
-            local id = floor(call / CALLS)
-            pass[id] = max(pass[id] or 0, call % CALLS)
+        if type(call) == "table" and call.number then
+            pass[call.policy] = max(pass[call.policy] or 0, call.number)
         end
     end
     return pass
@@ -91,21 +98,21 @@ function _M.of()
     local pass = ctx.weir
     -- A subrequest may have been given its parent's.
     if pass and pass.is_subrequest == is_subrequest then
-        return pass.record, pass
+        return pass.record or pass, pass
     end
 
     local request = name()
     local record = records[request]
     if not record then
-        record = new_table(3, 8)
+        record = new_record(is_subrequest)
         records[request] = record
-        pass = new_pass(record, is_subrequest)
-    elseif record.has_begun and not is_internal() then
+        pass = record
+    elseif (record.has_begun or not record.is_subrequest) and not is_internal() then
         pass = same_pass(record)
     else
         pass = new_pass(record, is_subrequest)
     end
-    if not is_subrequest then
+    if record.is_subrequest and not is_subrequest then
         record.has_begun = true
     end
     ctx.weir = pass
@@ -116,16 +123,16 @@ end
 -- The record of this client request, or nil.
 function _M.find()
     local pass = ngx.ctx.weir
-    return pass and pass.record or records[name()]
+    return pass and (pass.record or pass) or records[name()]
 end
 
 
 -- Whether the policy's next call of this pass has been counted in another: true,
 -- false, or "error_closed" if nobody could say. Where a subrequest beside this one
 -- is being decided, what comes of it is waited for, up to `patience` seconds.
-function _M.is_counted(record, pass, id, patience)
-    local number = (pass[id] or 0) + 1
-    local call = call_of(id, number)
+function _M.is_counted(record, pass, policy, patience)
+    local number = (pass[policy] or 0) + 1
+    local call = call_of(policy, number)
     local pending = record.pending and record.pending[call]
     while pending do
         if pending.decided:wait(patience) then
@@ -133,7 +140,7 @@ function _M.is_counted(record, pass, id, patience)
             pending.decided:post()
         end
         if pending.outcome == "error_closed" then
-            pass[id] = number
+            pass[policy] = number
             return "error_closed"
         elseif record.pending[call] == pending then
             return false
@@ -141,7 +148,7 @@ function _M.is_counted(record, pass, id, patience)
         pending = record.pending[call]
     end
     if record[call] then
-        pass[id] = number
+        pass[policy] = number
         return true
     end
     return false
@@ -149,10 +156,10 @@ end
 
 
 -- The policy is about to decide its next call. Returns what finish() needs.
-function _M.begin(record, pass, id)
-    local number = (pass[id] or 0) + 1
-    pass[id] = number
-    local call = call_of(id, number)
+function _M.begin(record, pass, policy)
+    local number = (pass[policy] or 0) + 1
+    pass[policy] = number
+    local call = call_of(policy, number)
     if not call then
         return nil
     end

@@ -32,7 +32,9 @@ local waiting = 0
 -- Notes an admitted decision: `units` of it can be given back.
 function _M.note(policy, record, decision)
     decision.policy = policy
-    decision.before = record.charge
+    if record.charge then
+        decision.before = record.charge
+    end
     record.charge = decision
     if policy.charge and not has_log_phase then
         waiting = waiting + 1
@@ -52,8 +54,13 @@ end
 
 
 local function send(engine, decision, units, charged_at)
-    local ok, reason, is_done = engine:settle(decision.rule, decision.source, decision.value,
-        units, charged_at, decision.origin)
+    local value = decision.value
+    if type(value) == "table" then
+        engine:hold(value)
+        value = nil
+    end
+    local ok, reason, is_done =
+        engine:settle(decision.rule, decision.source, value, units, charged_at, decision.origin)
     pump.sent(ok, is_done)
     if not ok then
         -- That Redis is away is told once for all.

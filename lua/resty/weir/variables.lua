@@ -10,7 +10,6 @@ local tostring = tostring
 local _M = {}
 
 
--- In the order of the record's fields in `value_of`.
 local NAMES = { "weir_policy", "weir_outcome", "weir_remaining", "weir_source" }
 
 
@@ -18,20 +17,32 @@ local NAMES = { "weir_policy", "weir_outcome", "weir_remaining", "weir_source" }
 local declared
 
 
-local function value_of(record, name)
+local function value_of(noted, name)
     if name == "weir_policy" then
-        return record.policy
+        return noted.policy
     elseif name == "weir_outcome" then
-        return record.outcome
+        return noted.outcome
     elseif name == "weir_remaining" then
-        return record.remaining and tostring(record.remaining)
+        return noted.remaining and tostring(noted.remaining)
     end
-    return record.source
+    return noted.source
 end
 
 
 local function write(name, value)
     ngx_var[name] = value
+end
+
+
+-- Only nginx knows, and only writing tells: reading one that was not set yet is a
+-- line in the log.
+local function find_declared()
+    declared = {}
+    for _, name in ipairs(NAMES) do
+        if pcall(write, name, "") then
+            declared[#declared + 1] = name
+        end
+    end
 end
 
 
@@ -42,38 +53,36 @@ local RANKS = { denied = 5, error_closed = 5, error_open = 4, allowed = 3, exemp
 local DRY_RUN = 2
 
 
--- Notes what a policy decided about the request of this record.
+-- Notes what a policy decided about the request of this record, if anybody wants to
+-- know.
 function _M.note(record, policy, outcome, remaining, source)
-    local rank = policy.dry_run and outcome ~= "exempt" and DRY_RUN or RANKS[outcome]
-    local noted = record.rank
-    if noted and (rank < noted
-        or rank == noted and (remaining or 0) >= (record.remaining or 0)) then
+    if not declared then
+        find_declared()
+    end
+    if #declared == 0 then
         return
     end
-    record.rank, record.policy, record.outcome = rank, policy.name, outcome
-    record.remaining, record.source = remaining, source
+    local rank = policy.dry_run and outcome ~= "exempt" and DRY_RUN or RANKS[outcome]
+    local noted = record.noted
+    if noted and (rank < noted.rank
+        or rank == noted.rank and (remaining or 0) >= (noted.remaining or 0)) then
+        return
+    end
+    record.noted = { rank = rank, policy = policy.name, outcome = outcome,
+        remaining = remaining, source = source }
 end
 
 
 -- Sets those that are declared. A redirect runs `set` again, so this is called
 -- wherever the request may end.
 function _M.set(record)
-    if not record.outcome then
+    local noted = record.noted
+    if not noted then
         return
-    end
-    if not declared then
-        -- Only nginx knows, and only writing tells: reading one that was not
-        -- set yet is a line in the log.
-        declared = {}
-        for _, name in ipairs(NAMES) do
-            if pcall(write, name, "") then
-                declared[#declared + 1] = name
-            end
-        end
     end
     for i = 1, #declared do
         local name = declared[i]
-        ngx_var[name] = value_of(record, name) or ""
+        ngx_var[name] = value_of(noted, name) or ""
     end
 end
 

@@ -1,0 +1,194 @@
+//! What Lua is told of a decision.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use mlua::prelude::*;
+use weir_core::decision::{Standing, Verdict, Wait};
+use weir_core::fields::{self, Presenter};
+use weir_core::texts::Texts;
+use weir_redis::Decided;
+
+/// More headers than all styles have together.
+const MAX_VALUES: usize = 8;
+
+const _: () = assert!(BEFORE_VALUES + MAX_VALUES == 10, "as DECLARATION has it");
+
+/// The texts before the headers': `Retry-After` and the names of the limits without
+/// room; of a failure its word, and more to say to the log.
+const BEFORE_VALUES: usize = 2;
+
+/// The last decision or failure, as Lua reads it: [`Telling::DECLARATION`].
+#[repr(C)]
+#[derive(Debug)]
+struct Told {
+    ticket: f64,
+    at: f64,
+    remaining: f64,
+    texts: *const c_char,
+    allowed: i32,
+    source: i32,
+    /// How many of the texts are headers' values.
+    values: i32,
+    begins: [i32; BEFORE_VALUES + MAX_VALUES],
+    lengths: [i32; BEFORE_VALUES + MAX_VALUES],
+}
+
+/// Tells Lua of one decision at a time, in memory that stays where it is.
+#[derive(Debug)]
+pub(crate) struct Telling {
+    told: Box<Told>,
+    texts: Texts,
+    /// What `told` tells of, if it is a decision.
+    verdict: Option<Verdict>,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self {
+            told: Box::new(Told {
+                ticket: 0.0,
+                at: 0.0,
+                remaining: 0.0,
+                texts: ptr::null(),
+                allowed: 0,
+                source: 0,
+                values: 0,
+                begins: [0; BEFORE_VALUES + MAX_VALUES],
+                lengths: [ABSENT; BEFORE_VALUES + MAX_VALUES],
+            }),
+            texts: Texts::default(),
+            verdict: None,
+        }
+    }
+}
+
+/// In place of a length: there is no such text.
+const ABSENT: i32 = -1;
+
+impl Telling {
+    /// [`Told`] in C.
+    ///
+    /// `ticket` names an answer that is to come, or has come now; `at` is when it was
+    /// decided, in microseconds since the epoch; `remaining` the units left of the
+    /// tightest limit; `allowed` 1 or 0; `source` an index of
+    /// [`weir_metrics::SOURCES`]; `values` how many headers there are. The length of
+    /// a text that is absent is -1. The texts are: the wait in whole seconds; the
+    /// names of the limits without room, between commas; and the values of the
+    /// policy's headers in their order. Of what failed: the reason in one word, and
+    /// more to say about it to the log. Of an answer: `Content-Type` and body.
+    pub(crate) const DECLARATION: &'static str = "struct { double ticket; double at; \
+        double remaining; const char *texts; int32_t allowed; int32_t source; \
+        int32_t values; int32_t begins[10]; int32_t lengths[10]; }";
+
+    /// Where Lua finds it: as long as this lives, and written by the methods below.
+    pub(crate) fn address(&self) -> *const c_void {
+        ptr::from_ref::<Told>(&self.told).cast()
+    }
+
+    /// Tells the ticket of what is under way, or has come.
+    pub(crate) fn name(&mut self, ticket: u64) {
+        self.told.ticket = ticket as f64;
+    }
+
+    /// Tells a decision, with the partition key if the headers tell it.
+    pub(crate) fn tell(
+        &mut self,
+        presenter: &Presenter,
+        decided: Decided,
+        source: usize,
+        partition_key: &[u8],
+    ) {
+        let Decided { at, verdict } = decided;
+        self.texts.clear();
+        self.texts.push_number(fields::retry_after(&verdict));
+        if verdict.allowed {
+            self.texts.push_absent();
+        } else {
+            self.texts.push(|text| {
+                for (index, name) in presenter.violated(&verdict).enumerate() {
+                    if index > 0 {
+                        text.push(',');
+                    }
+                    text.push_str(name);
+                }
+            });
+        }
+        presenter.write(&verdict, partition_key, &mut self.texts);
+        self.told.at = at.as_micros() as f64;
+        self.told.remaining = verdict.tightest().map_or(0, |limit| limit.remaining) as f64;
+        self.told.allowed = i32::from(verdict.allowed);
+        self.told.source = source as i32;
+        self.verdict = Some(verdict);
+        self.show_texts();
+    }
+
+    /// Tells why there is no decision.
+    pub(crate) fn fail(&mut self, reason: &str, detail: Option<&str>) {
+        self.verdict = None;
+        self.texts.clear();
+        self.texts.push(|text| text.push_str(reason));
+        match detail {
+            Some(detail) => self.texts.push(|text| text.push_str(detail)),
+            None => self.texts.push_absent(),
+        }
+        self.show_texts();
+    }
+
+    /// Tells texts alone: `Content-Type` and body; a line.
+    pub(crate) fn tell_texts(&mut self, told: &[&str]) {
+        self.verdict = None;
+        self.texts.clear();
+        for told in told {
+            self.texts.push(|text| text.push_str(told));
+        }
+        self.show_texts();
+    }
+
+    fn show_texts(&mut self) {
+        let Self { told, texts, .. } = self;
+        told.texts = texts.text().as_ptr().cast();
+        let ranges = texts.ranges();
+        told.values = ranges.len().saturating_sub(BEFORE_VALUES) as i32;
+        let shown = told.begins.iter_mut().zip(&mut told.lengths);
+        let ranges = ranges.iter().chain(std::iter::repeat(&None));
+        for ((begin, length), range) in shown.zip(ranges) {
+            (*begin, *length) = match range {
+                Some(range) => (range.start as i32, range.len() as i32),
+                None => (0, ABSENT),
+            };
+        }
+    }
+
+    /// `table(rule)`: the last decision in full, nil if there is none: of the
+    /// tightest limit `name`, `limit`, `remaining`, `retry_after` (nil if there is
+    /// none) and `reset`, times in seconds, the same of each in `limits`, and
+    /// `allowed`.
+    pub(crate) fn table(&self, lua: &Lua, presenter: &Presenter) -> LuaResult<Option<LuaTable>> {
+        let Some(verdict) = &self.verdict else { return Ok(None) };
+        let standing = |index: usize| {
+            let name = presenter.limit_names().nth(index).unwrap_or_default();
+            standing_to_table(lua, name, &verdict.limits[index])
+        };
+        let limits = lua.create_table()?;
+        for index in 0..verdict.limits.len() {
+            limits.push(standing(index)?)?;
+        }
+        let table = standing(verdict.tightest_index().unwrap_or_default())?;
+        table.set("allowed", verdict.allowed)?;
+        table.set("limits", limits)?;
+        Ok(Some(table))
+    }
+}
+
+fn standing_to_table(lua: &Lua, name: &str, standing: &Standing) -> LuaResult<LuaTable> {
+    let table = lua.create_table()?;
+    table.set("name", name)?;
+    table.set("limit", standing.limit)?;
+    table.set("remaining", standing.remaining)?;
+    if let Wait::For(wait) = standing.wait {
+        table.set("retry_after", wait.as_secs_f64())?;
+    }
+    table.set("reset", standing.reset.as_secs_f64())?;
+    Ok(table)
+}
