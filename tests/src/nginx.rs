@@ -21,8 +21,12 @@ pub struct Conf {
     pub main: String,
     /// Directives of the http context.
     pub http: String,
+    /// Lua before `setup()` in init.
+    pub init: String,
     /// Lua before `start()` in init_worker.
     pub init_worker: String,
+    /// One more directory of Lua files.
+    pub lua_files: Option<PathBuf>,
     /// Worker processes.
     pub workers: u32,
     /// `worker_connections`.
@@ -59,7 +63,9 @@ impl Conf {
             locations: String::new(),
             main: String::new(),
             http: String::new(),
+            init: String::new(),
             init_worker: String::new(),
+            lua_files: None,
             workers: 1,
             connections: 4096,
             environment: Vec::new(),
@@ -124,9 +130,13 @@ impl Conf {
     }
 
     fn text(&self, port: u16) -> String {
-        let Self { setup, locations, main, http, init_worker, workers, connections, .. } = self;
+        let Self { setup, locations, main, http, init, init_worker, workers, connections, .. } =
+            self;
         let modules = &*MODULES;
-        let (lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
+        let (mut lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
+        if let Some(dir) = &self.lua_files {
+            lua_path.push_str(&format!(";{}/?.lua", dir.display()));
+        }
         format!(
             r#"{modules}
             daemon off;
@@ -145,7 +155,7 @@ impl Conf {
                 keepalive_requests 1000000;
                 lua_package_path "{lua_path};;";
                 lua_package_cpath "{lua_cpath};;";
-                init_by_lua_block {{ require("resty.weir").setup({setup}) }}
+                init_by_lua_block {{ {init} require("resty.weir").setup({setup}) }}
                 init_worker_by_lua_block {{ {init_worker} require("resty.weir").start() }}
                 {http}
                 server {{
