@@ -1,6 +1,8 @@
 //! What the limiter adds to a request, in CPU and in time, side by side with what
 //! would be run instead: docs/bench.md.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod conf;
 mod contenders;
 mod json;

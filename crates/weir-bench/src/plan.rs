@@ -12,7 +12,7 @@ const ASIDE: u32 = 64;
 
 /// What a round takes beside the load: starting wrk, emptying Redis, and having each
 /// client refused once where refusals are measured.
-const AROUND_A_ROUND: Duration = Duration::from_millis(200);
+const AROUND_A_ROUND: Duration = Duration::from_millis(300);
 
 /// Under what load all contenders are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -7,6 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::plan::Group;
 use crate::summary::{Comparison, Row};
 
 /// Who is drawn, in colours that those see apart too who do not see all (the palette
@@ -31,10 +32,10 @@ enum Mark {
 }
 
 const FONT: &str = "sans-serif";
-const WIDTH: u32 = 900;
+const WIDTH: u32 = 960;
 const HEIGHT: u32 = 420;
 /// Of the legend, at the right.
-const LEGEND: u32 = 190;
+const LEGEND: u32 = 230;
 const BACKGROUND: RGBColor = WHITE;
 
 /// One diagram.
@@ -193,13 +194,25 @@ fn legend(shown: &[&Comparison], drawn: &[&str], area: &Area<'_>) -> Drawn {
     let beside = Pos::new(HPos::Left, VPos::Center);
     let text = (FONT, 14).into_font().color(&BLACK).pos(beside);
     let mut y = 48;
+    let line = 24;
     for (id, colour, mark) in SERIES {
         let name = shown.iter().find_map(|comparison| comparison.row(id)).map(|row| row.name);
         let (Some(name), true) = (name, drawn.contains(&id)) else { continue };
         area.draw(&PathElement::new([(4, y), (32, y)], colour.stroke_width(2)))?;
         area.draw(&(EmptyElement::at((18, y)) + marked(mark, colour)))?;
         area.draw(&Text::new(name, (40, y), text.clone()))?;
-        y += 24;
+        y += line;
+    }
+    let Some(Group { clients, workers, .. }) = shown.first().map(|first| first.group) else {
+        return Ok(());
+    };
+    let rounds = shown[0].rows[0].rounds.len();
+    for said in [
+        format!("Clients: {clients}. Workers of nginx: {workers}."),
+        format!("Medians of {rounds} rounds."),
+    ] {
+        y += line;
+        area.draw(&Text::new(said, (4, y), text.clone()))?;
     }
     Ok(())
 }

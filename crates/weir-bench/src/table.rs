@@ -73,7 +73,7 @@ pub fn targets(verdicts: &[Verdict]) -> String {
     if verdicts.is_empty() {
         return String::new();
     }
-    let mut text = String::from("\nTargets (1000 clients, 1 worker)\n");
+    let mut text = String::from("\nTargets (1000 clients, 1 worker; the median counts)\n");
     let _ = writeln!(
         text,
         "{:<28} {:<32} {:>11} {:>20} {:>10}",
@@ -98,9 +98,12 @@ pub fn targets(verdicts: &[Verdict]) -> String {
     text
 }
 
-/// As `41.2 (40.9..42.0)`.
+/// As `41.2 (40.9..42.0)`; of one round as `41.2`.
 fn spread(spread: Spread, number: impl Fn(f64) -> String) -> String {
     let Spread { median, least, most } = spread;
+    if least == most {
+        return number(median);
+    }
     format!("{} ({}..{})", number(median), number(least), number(most))
 }
 
@@ -149,6 +152,6 @@ mod tests {
         let words: Vec<&str> = line.split_whitespace().skip(2).collect();
         assert_eq!(words[..4], ["37,500", "(25,000..50,000)", "0.50", "2.50"], "{line}");
         let text = super::targets(&targets::judge(&[measured]));
-        assert!(text.contains("0.250 (0.250..0.250)    <= 0.33  met"), "{text}");
+        assert!(text.contains(" 0.250    <= 0.33  met"), "{text}");
     }
 }
