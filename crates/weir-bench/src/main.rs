@@ -26,6 +26,7 @@ use weir_tests::Redis;
 
 use crate::json::{Machine, Report, Settings};
 use crate::options::Options;
+use crate::table::Table;
 
 fn main() -> Result<()> {
     let options = Options::parse();
@@ -44,22 +45,25 @@ fn compare(options: &Options) -> Result<()> {
     let groups = plan::groups(options);
     let redis = Redis::start();
     let machine = Machine::this(&redis);
+    let how = format!("{} rounds of {} s each", options.rounds(), options.seconds());
     println!("{}", machine.text());
     println!(
-        "{} contenders, {} rounds of {} s each under {} loads: about {} minutes",
+        "{} contenders under {} loads, {how}: about {} minutes",
         options.contenders().len(),
-        options.rounds(),
-        options.seconds(),
         groups.len(),
         progress::minutes(plan::estimate(options, groups.len())),
     );
 
     let comparisons = run::compare(options, &groups, &redis)?;
     let targets = targets::judge(&comparisons);
-    for comparison in &comparisons {
-        print!("{}", table::comparison(comparison));
+    let mut tables: Vec<Table> = comparisons.iter().map(Table::of_comparison).collect();
+    if !targets.is_empty() {
+        tables.push(Table::of_targets(&targets));
     }
-    print!("{}", table::targets(&targets));
+    for table in &tables {
+        print!("{}", table.terminal());
+    }
+    let page = table::page(&machine, &how, &tables);
 
     let results = options.output.join("results.json");
     let report = Report {
@@ -74,6 +78,7 @@ fn compare(options: &Options) -> Result<()> {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bench");
         fs::create_dir_all(&docs)?;
         plot::write(&comparisons, &docs)?;
+        fs::write(docs.join("results.md"), page)?;
     }
     println!("\nWritten to {}: results.json and plots (SVG)", options.output.display());
     Ok(())

@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, value_name = "DIRECTORY", default_value = "target/bench")]
     pub output: PathBuf,
 
-    /// Writes the plots to docs/bench too
+    /// Writes the tables and the plots to docs/bench too
     #[arg(long)]
     pub docs: bool,
 
