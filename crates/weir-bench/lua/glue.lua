@@ -92,7 +92,8 @@ local function decide(by, limit, seconds)
         return nil, err
     end
     local window = floor(seconds * 1000000)
-    local key = "glue:" .. (ngx_var.http_x_client or ngx_var.remote_addr)
+    -- What was under way under another limit may still come to its end.
+    local key = "glue:" .. limit .. ":" .. (ngx_var.http_x_client or ngx_var.remote_addr)
     local reply
     reply, err = by(connection, key, limit, window, ceil(window / 1000))
     if type(reply) ~= "table" then

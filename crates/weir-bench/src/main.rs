@@ -19,6 +19,7 @@ mod wrk;
 
 use std::fs;
 use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
@@ -28,15 +29,21 @@ use crate::json::{Machine, Report, Settings};
 use crate::options::Options;
 use crate::table::Table;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
     let options = Options::parse();
     if options.list {
         for contender in contenders::all() {
             println!("{:<20} {}", contender.id, contender.name);
         }
-        return Ok(());
+        return ExitCode::SUCCESS;
     }
-    compare(&options)
+    match compare(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weir-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn compare(options: &Options) -> Result<()> {
