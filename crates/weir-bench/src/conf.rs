@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use weir_tests::{Client, Conf, Nginx, Redis};
 
 use crate::contenders::{Contender, Limiter, Store};
@@ -27,6 +27,8 @@ const TROUBLE: [&str; 5] = ["[warn]", "[error]", "[crit]", "[alert]", "[emerg]"]
 pub struct Servers {
     in_redis: Nginx,
     in_memory: Nginx,
+    /// How much of their error logs has been read.
+    read: [usize; 2],
 }
 
 impl Servers {
@@ -38,8 +40,8 @@ impl Servers {
         let in_redis = conf(&field, of(Store::Redis), redis).workers(workers);
         let in_memory =
             conf("memory = { size = \"64m\" },", of(Store::Memory), redis).workers(workers);
-        let servers =
-            Self { in_redis: Nginx::start(&in_redis), in_memory: Nginx::start(&in_memory) };
+        let (in_redis, in_memory) = (Nginx::start(&in_redis), Nginx::start(&in_memory));
+        let servers = Self { in_redis, in_memory, read: [0; 2] };
         servers.in_redis.wait_for_workers(workers as usize);
         servers.in_memory.wait_for_workers(workers as usize);
         servers
@@ -53,15 +55,17 @@ impl Servers {
         }
     }
 
-    /// Fails if a server has complained.
-    pub fn must_be_calm(&self) -> Result<()> {
-        for nginx in [&self.in_redis, &self.in_memory] {
+    /// Fails if a server has complained since this was asked.
+    pub fn must_be_calm(&mut self) -> Result<()> {
+        let mut calm = Ok(());
+        for (nginx, read) in [&self.in_redis, &self.in_memory].into_iter().zip(&mut self.read) {
             let log = nginx.error_log();
-            if let Some(line) = complaint(&log) {
-                bail!("nginx complains: {line}");
+            if let Some(line) = complaint(log.get(*read..).unwrap_or_default()) {
+                calm = Err(anyhow!("nginx complains: {line}"));
             }
+            *read = log.len();
         }
-        Ok(())
+        calm
     }
 }
 

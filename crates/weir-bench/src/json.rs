@@ -23,6 +23,8 @@ pub struct Report<'a> {
     pub comparisons: &'a [Comparison],
     /// What the project has set out to reach.
     pub targets: &'a [Verdict],
+    /// What was not as it should be.
+    pub faults: &'a [String],
 }
 
 /// What figures depend on beside the contenders.

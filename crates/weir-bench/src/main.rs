@@ -21,12 +21,13 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser as _;
 use weir_tests::Redis;
 
 use crate::json::{Machine, Report, Settings};
 use crate::options::Options;
+use crate::run::Outcome;
 use crate::table::Table;
 
 fn main() -> ExitCode {
@@ -61,7 +62,7 @@ fn compare(options: &Options) -> Result<()> {
         progress::minutes(plan::estimate(options, groups.len())),
     );
 
-    let comparisons = run::compare(options, &groups, &redis)?;
+    let Outcome { comparisons, faults } = run::compare(options, &groups, &redis)?;
     let targets = targets::judge(&comparisons);
     let mut tables: Vec<Table> = comparisons.iter().map(Table::of_comparison).collect();
     if !targets.is_empty() {
@@ -78,15 +79,19 @@ fn compare(options: &Options) -> Result<()> {
         options: Settings::of(options),
         comparisons: &comparisons,
         targets: &targets,
+        faults: &faults,
     };
     json::write(&report, &results)?;
     plot::write(&comparisons, &options.output)?;
+    println!("\nWritten to {}: results.json and plots (SVG)", options.output.display());
+    if !faults.is_empty() {
+        bail!("not all was as it should be:\n{}", faults.join("\n"));
+    }
     if options.docs {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bench");
         fs::create_dir_all(&docs)?;
         plot::write(&comparisons, &docs)?;
         fs::write(docs.join("results.md"), page)?;
     }
-    println!("\nWritten to {}: results.json and plots (SVG)", options.output.display());
     Ok(())
 }

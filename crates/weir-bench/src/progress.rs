@@ -41,6 +41,12 @@ impl Progress {
         self.done += 1;
     }
 
+    /// Something that stays to be read.
+    pub fn says(&self, what: &str) {
+        let end = if self.is_terminal { "\r\x1b[K" } else { "" };
+        eprintln!("{end}{what}");
+    }
+
     /// Nothing is left.
     pub fn ends(&self) {
         if self.is_terminal {

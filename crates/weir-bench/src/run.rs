@@ -12,16 +12,26 @@ use crate::progress::Progress;
 use crate::summary::Comparison;
 use crate::wrk::Load;
 
-/// Measures every group.
+/// What came of a run.
+pub struct Outcome {
+    /// One for each group.
+    pub comparisons: Vec<Comparison>,
+    /// What was not as it should be in rounds that are among them.
+    pub faults: Vec<String>,
+}
+
+/// Measures every group. A round in which something was not as it should be does not
+/// end the run, of which it may be the last minute.
 ///
 /// # Errors
 ///
-/// If a contender does not answer as it should, or a server complains.
-pub fn compare(options: &Options, groups: &[Group], redis: &Redis) -> Result<Vec<Comparison>> {
+/// If a contender does not answer as it should before its round, or wrk fails.
+pub fn compare(options: &Options, groups: &[Group], redis: &Redis) -> Result<Outcome> {
     let contenders = options.contenders();
     let rounds = options.rounds();
     let mut progress = Progress::new(groups.len() * rounds as usize * contenders.len());
     let mut comparisons = Vec::new();
+    let mut faults = Vec::new();
     let mut servers: Option<(u32, Servers)> = None;
     for (nth, &group) in groups.iter().enumerate() {
         progress.begins(&format!("{} of {}: {group}", nth + 1, groups.len()));
@@ -45,19 +55,28 @@ pub fn compare(options: &Options, groups: &[Group], redis: &Redis) -> Result<Vec
         for round in 1..=rounds {
             for (contender, figures) in &mut measured {
                 progress.goes_on(&format!("round {round} of {rounds}, {}", contender.name));
-                let measured = one_round(servers.of(contender), redis, &load, contender);
-                // Why an answer is not as it should be is said there.
-                let measured = servers.must_be_calm().and(measured);
-                figures.push(measured.with_context(|| format!("{} ({group})", contender.name))?);
+                let (measured, right) = one_round(servers.of(contender), redis, &load, contender)
+                    .with_context(|| format!("{} ({group})", contender.name))?;
+                figures.push(measured);
+                // Why an answer is not as it should be is said in the log.
+                if let Err(fault) = servers.must_be_calm().and(right) {
+                    progress.says(&format!("{}: {fault:#}", contender.name));
+                    faults.push(format!("{}, {group}, round {round}: {fault:#}", contender.name));
+                }
             }
         }
         comparisons.push(Comparison::new(group, measured));
     }
     progress.ends();
-    Ok(comparisons)
+    Ok(Outcome { comparisons, faults })
 }
 
-fn one_round(nginx: &Nginx, redis: &Redis, load: &Load, contender: &Contender) -> Result<Figures> {
+fn one_round(
+    nginx: &Nginx,
+    redis: &Redis,
+    load: &Load,
+    contender: &Contender,
+) -> Result<(Figures, Result<()>)> {
     // What others left would be somebody's to expire.
     redis.command::<()>("FLUSHALL SYNC");
     conf::ask_first(nginx, contender, load.clients)?;

@@ -71,19 +71,47 @@ fn a_run_measures_every_contender_and_writes_what_it_found() {
     assert!(said.contains("2 connections, 10 clients, 1 worker"), "{said}");
 }
 
+/// A run of no limiter and of a glue whose `eval` does this; what it says on stderr,
+/// and its results.json.
+fn with_glue(eval: &str) -> (Output, Option<Value>) {
+    let (glue, output) = (TempDir::new().expect("a directory"), TempDir::new().expect("another"));
+    let text = format!("return {{ redis_at = function() end, eval = function() {eval} end }}");
+    fs::write(glue.path().join("glue.lua"), text).expect("a file");
+    let to = output.path().display().to_string();
+    let arguments = ["--quick", "--connections", "1", "--contenders", "none", "--output", &to];
+    let ran = bench(&arguments, Some(&glue));
+    let results = fs::read_to_string(output.path().join("results.json"));
+    (ran, results.ok().map(|text| serde_json::from_str(&text).expect("JSON")))
+}
+
+const HEADERS: &str = r#"
+    ngx.header["RateLimit-Limit"] = 1
+    ngx.header["RateLimit-Remaining"] = 1
+    ngx.header["RateLimit-Reset"] = 1"#;
+
 #[test]
 fn a_contender_that_does_not_limit_ends_the_run() {
-    let broken = TempDir::new().expect("a directory");
-    let nothing = "return { redis_at = function() end, eval = function() end }";
-    fs::write(broken.path().join("glue.lua"), nothing).expect("a file");
-    let output = TempDir::new().expect("a directory");
-    let to = output.path().display().to_string();
-    let ran = bench(
-        &["--quick", "--connections", "1", "--contenders", "none", "--output", &to],
-        Some(&broken),
-    );
+    let (ran, results) = with_glue("");
     let said = text(&ran.stderr);
     assert!(!ran.status.success(), "{said}");
     assert!(said.contains("glue, EVAL") && said.contains("RateLimit-Limit"), "{said}");
-    assert!(!output.path().join("results.json").exists());
+    assert!(results.is_none());
+}
+
+#[test]
+fn what_is_not_as_it_should_be_in_a_round_fails_the_run_at_its_end() {
+    // Not in a global, of which nginx warns.
+    let asked = "ngx.asked = (ngx.asked or 0) + 1  if ngx.asked % 100 == 0 then";
+    for (fault, told) in [
+        ("return ngx.exit(429) end", "answers were refusals, in place of 0"),
+        (r#"ngx.log(ngx.ERR, "no decision") end"#, "no decision"),
+    ] {
+        let (ran, results) = with_glue(&format!("{HEADERS} {asked} {fault}"));
+        let said = text(&ran.stderr);
+        assert!(!ran.status.success(), "{said}");
+        assert!(said.contains("glue, EVAL, 1 connection") && said.contains(told), "{said}");
+        let results = results.expect("results.json");
+        assert_eq!(results["faults"].as_array().map(Vec::len), Some(1), "{results}");
+        assert!(results["comparisons"][0]["rows"][1]["rate"]["median"].as_f64() > Some(0.0));
+    }
 }
