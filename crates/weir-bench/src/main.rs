@@ -53,10 +53,10 @@ fn compare(options: &Options) -> Result<()> {
     let groups = plan::groups(options);
     let redis = Redis::start();
     let machine = Machine::this(&redis);
-    let how = format!("{} rounds of {} s each", options.rounds(), options.seconds());
+    let how = format!("rounds: {} of {} s", options.rounds(), options.seconds());
     println!("{}", machine.text());
     println!(
-        "{} contenders under {} loads, {how}: about {} minutes",
+        "contenders: {}; loads: {}; {how}; it takes about {} minutes",
         options.contenders().len(),
         groups.len(),
         progress::minutes(plan::estimate(options, groups.len())),

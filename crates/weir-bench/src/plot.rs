@@ -115,9 +115,10 @@ fn draw_panel(
     let lines: Vec<_> = SERIES
         .iter()
         .map(|&(id, colour, mark)| (id, colour, mark, points(shown, panel, id)))
-        .filter(|(.., points)| !points.is_empty())
+        .filter(|(.., points)| points.iter().any(Option::is_some))
         .collect();
-    let values = lines.iter().flat_map(|(.., points)| points.iter().map(|&(_, value)| value));
+    let values =
+        lines.iter().flat_map(|(.., points)| points.iter().flatten().map(|&(_, value)| value));
     let (least, most) = values
         .fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
     if lines.is_empty() {
@@ -149,8 +150,13 @@ fn draw_panel(
         .axis_desc_style((FONT, 14))
         .draw()?;
     for (_, colour, mark, points) in &lines {
-        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
-        let marks = points.iter().map(|&point| EmptyElement::at(point) + marked(*mark, *colour));
+        // Not over a point that is missing.
+        for run in points.split(Option::is_none) {
+            let run = run.iter().copied().flatten();
+            chart.draw_series(LineSeries::new(run, colour.stroke_width(2)))?;
+        }
+        let marks =
+            points.iter().flatten().map(|&point| EmptyElement::at(point) + marked(*mark, *colour));
         chart.draw_series(marks)?;
     }
     Ok(lines.into_iter().map(|(id, ..)| id).collect())
@@ -158,10 +164,10 @@ fn draw_panel(
 
 /// A contender's points. What cost nothing, or less by the noise of the machine, has no
 /// place on a logarithmic axis.
-fn points(shown: &[&Comparison], panel: &Panel, id: &str) -> Vec<(f64, f64)> {
+fn points(shown: &[&Comparison], panel: &Panel, id: &str) -> Vec<Option<(f64, f64)>> {
     shown
         .iter()
-        .filter_map(|comparison| {
+        .map(|comparison| {
             let value = (panel.figure)(comparison.row(id)?);
             (value > 0.0).then_some((f64::from(comparison.group.connections), value))
         })

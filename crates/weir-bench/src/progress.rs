@@ -32,10 +32,13 @@ impl Progress {
         if self.is_terminal {
             let left = match self.done {
                 0 => String::new(),
-                done => minutes(self.begun.elapsed() / done as u32 * (self.steps - done) as u32),
+                done => {
+                    let each = self.begun.elapsed() / done as u32;
+                    format!("; {} left", minutes(each * (self.steps - done) as u32))
+                }
             };
             // To the end of the line, which may have been longer.
-            eprint!("\r{}; {step}; {left} left\x1b[K", self.group);
+            eprint!("\r{}; {step}{left}\x1b[K", self.group);
             let _ = stderr().flush();
         }
         self.done += 1;

@@ -29,8 +29,7 @@ const FIGURES: &[&str] = &[
     "commands",
 ];
 
-const TARGETS: &[&str] =
-    &["figure", "contender", "connections", "measured", "target", "the median"];
+const TARGETS: &[&str] = &["figure", "contender", "connections", "measured", "target", "verdict"];
 
 impl Table {
     /// A row for each contender.
@@ -41,7 +40,7 @@ impl Table {
 
     /// A row for each target that was measured.
     pub fn of_targets(verdicts: &[Verdict]) -> Self {
-        let title = "Targets, with 1000 clients and 1 worker".to_owned();
+        let title = "Targets, with 1000 clients and 1 worker; the median counts".to_owned();
         let rows = verdicts.iter().map(target).collect();
         Self { title, columns: TARGETS, words: 2, rows }
     }
@@ -129,7 +128,7 @@ fn target(verdict: &Verdict) -> Vec<String> {
             Bound::AtMost(most) => format!("at most {most}"),
             Bound::AtLeast(least) => format!("at least {least}"),
         },
-        if verdict.is_met { "meets it" } else { "DOES NOT" }.to_owned(),
+        if verdict.is_met { "met" } else { "NOT MET" }.to_owned(),
     ]
 }
 
@@ -191,7 +190,7 @@ mod tests {
             table.markdown().contains("\n| Weir, sliding-log | 37,500 (25,000..50,000) | 0.50")
         );
         let text = Table::of_targets(&targets::judge(&[measured])).terminal();
-        assert!(text.contains("  0.250   at most 0.33  meets it\n"), "{text}");
+        assert!(text.contains("  0.250   at most 0.33      met\n"), "{text}");
     }
 
     #[test]
