@@ -23,7 +23,7 @@ const ZONES: &str = "
 /// Levels that no line of an error log may have.
 const TROUBLE: [&str; 5] = ["[warn]", "[error]", "[crit]", "[alert]", "[emerg]"];
 
-/// Two servers of the same contenders' kind: limits in Redis, and in memory.
+/// Two servers: one whose limits are in Redis, and one with limits in its memory.
 pub struct Servers {
     in_redis: Nginx,
     in_memory: Nginx,
