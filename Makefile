@@ -58,8 +58,8 @@ stage:
 script: ## Print the decision script, for workers in other languages
 	@cat $(SCRIPT)
 
-bench: setup stage ## Measure what the limiter adds to a request
-	$(CARGO) run --release --locked -p weir-tests --bin bench
+bench: setup stage ## Measure what the limiter adds to a request (BENCH="--quick": options)
+	$(CARGO) run --release --locked -p weir-bench -- $(BENCH)
 
 clean: ## Remove everything built
 	$(CARGO) clean

@@ -2,7 +2,7 @@
 # Checks what cargo does not: Lua, shell, alert rules, docker-compose.yml.
 set -eu
 
-luacheck --quiet --std ngx_lua --max-line-length 100 lua/
+luacheck --quiet --std ngx_lua --max-line-length 100 lua/ crates/weir-bench/lua/
 # Redis's Lua has these and no others of its own.
 # The decision script is one, however many parts it has.
 make -s script |

@@ -30,6 +30,8 @@ if [ -z "${NGINX:-}" ]; then
     [ -e /usr/lib/nginx/modules/ngx_http_lua_module.so ] ||
         missing="$missing libnginx-mod-http-lua"
     [ -e /usr/share/lua/5.1/resty/core.lua ] || missing="$missing lua-resty-core"
+    # What Weir is measured against; OpenResty has its own.
+    [ -e /usr/share/lua/5.1/nginx/redis.lua ] || missing="$missing lua-nginx-redis"
 fi
 
 if ! command -v "${CARGO:-cargo}" >/dev/null 2>&1; then

@@ -1,14 +1,18 @@
 //! An nginx of the test's own.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::LazyLock;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::process::{self, free_port};
 use crate::{Client, wait_until};
+
+mod installed;
+
+pub use installed::library;
+use installed::{MODULES, program, search_path};
 
 /// What a test's nginx.conf says.
 #[derive(Clone)]
@@ -25,6 +29,8 @@ pub struct Conf {
     pub init: String,
     /// Lua before `start()` in init_worker.
     pub init_worker: String,
+    /// One more directory of Lua files.
+    pub lua_files: Option<PathBuf>,
     /// Worker processes.
     pub workers: u32,
     /// `worker_connections`.
@@ -63,6 +69,7 @@ impl Conf {
             http: String::new(),
             init: String::new(),
             init_worker: String::new(),
+            lua_files: None,
             workers: 1,
             connections: 4096,
             environment: Vec::new(),
@@ -130,7 +137,10 @@ impl Conf {
         let Self { setup, locations, main, http, init, init_worker, workers, connections, .. } =
             self;
         let modules = &*MODULES;
-        let (lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
+        let (mut lua_path, lua_cpath) = (search_path("lua"), search_path("so"));
+        if let Some(dir) = &self.lua_files {
+            lua_path.push_str(&format!(";{}/?.lua", dir.display()));
+        }
         format!(
             r#"{modules}
             daemon off;
@@ -356,10 +366,6 @@ fn arguments(mut command: Command, conf: &Conf, dir: &Path) -> Command {
     command
 }
 
-fn program() -> String {
-    std::env::var("NGINX").unwrap_or_else(|_| "nginx".to_owned())
-}
-
 fn read(path: &Path) -> String {
     String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
 }
@@ -367,44 +373,3 @@ fn read(path: &Path) -> String {
 fn title(pid: u32) -> String {
     read(Path::new(&format!("/proc/{pid}/cmdline")))
 }
-
-/// The Lua search path for files of this extension: `LUALIB` if it is set,
-/// then Weir as `make test` installed it.
-fn search_path(extension: &str) -> String {
-    let staged: PathBuf =
-        [env!("CARGO_MANIFEST_DIR"), "..", "target", "stage", "lualib"].iter().collect();
-    let dirs = std::env::var("LUALIB").into_iter().chain([staged.display().to_string()]);
-    dirs.map(|dir| format!("{dir}/?.{extension}")).collect::<Vec<_>>().join(";")
-}
-
-/// The library under test.
-pub fn library() -> PathBuf {
-    search_path("so")
-        .split(';')
-        .map(|pattern| PathBuf::from(pattern.replace('?', "weir_edge")))
-        .find(|file| file.exists())
-        .expect("weir_edge.so is installed: run the tests with `make test`")
-}
-
-/// `load_module` lines, where the Lua module is not built in.
-static MODULES: LazyLock<String> = LazyLock::new(|| {
-    let Output { stderr, .. } =
-        Command::new(program()).arg("-V").output().expect("nginx -V prints how it was built");
-    let built = String::from_utf8_lossy(&stderr).into_owned();
-    let built_in = built
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("--add-module="))
-        .any(|module| module.contains("ngx_lua") || module.contains("lua-nginx-module"));
-    if built_in {
-        return String::new();
-    }
-    let modules = built
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("--modules-path="))
-        .unwrap_or("/usr/lib/nginx/modules");
-    // The kit is a module of its own where it was not built in.
-    ["ndk_http_module.so", "ngx_http_lua_module.so"]
-        .iter()
-        .map(|module| format!("load_module {modules}/{module};\n"))
-        .collect()
-});
