@@ -249,6 +249,13 @@ impl Engine {
         Some(Reply::Decided)
     }
 
+    /// Has what was asked leave for the I/O thread.
+    pub(crate) fn flush(&self) {
+        if let Some(worker) = &*self.worker.borrow() {
+            worker.flush();
+        }
+    }
+
     /// Before looking for answers: see [`crate::bell`].
     pub(crate) fn clear(&self) {
         if let Some(worker) = &*self.worker.borrow() {

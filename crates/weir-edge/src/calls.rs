@@ -54,6 +54,7 @@ pub(crate) fn to_lua(lua: &Lua, engine: &Engine) -> LuaResult<LuaTable> {
     )?;
     add("next", "int32_t (*)(const void *engine)", next as *const c_void)?;
     add("clear", "int32_t (*)(const void *engine)", clear as *const c_void)?;
+    add("flush", "int32_t (*)(const void *engine)", flush as *const c_void)?;
     add("line", "int32_t (*)(const void *engine)", line as *const c_void)?;
     add(
         "record",
@@ -113,6 +114,14 @@ extern "C" fn next(engine: *const Engine) -> i32 {
 extern "C" fn clear(engine: *const Engine) -> i32 {
     guarded(engine, |engine| {
         engine.clear();
+        end::NOTHING
+    })
+}
+
+/// Has what was asked leave for the I/O thread.
+extern "C" fn flush(engine: *const Engine) -> i32 {
+    guarded(engine, |engine| {
+        engine.flush();
         end::NOTHING
     })
 }

@@ -28,6 +28,8 @@ pub(crate) struct Worker {
     pid: u32,
     thread: JoinHandle<()>,
     asks: mpsc::Sender<Ask>,
+    /// What is to leave for the queue.
+    outbox: RefCell<Vec<Ask>>,
     orders: mpsc::UnboundedSender<Order>,
     answers: Receiver<Vec<Answer>>,
     /// The batch that is being handed out.
@@ -113,6 +115,7 @@ impl Worker {
             pid: std::process::id(),
             thread,
             asks: ask_sender,
+            outbox: RefCell::default(),
             orders: order_sender,
             answers,
             handing_out: RefCell::default(),
@@ -134,22 +137,33 @@ impl Worker {
         self.pid == std::process::id()
     }
 
-    /// Queues a request, or says at once why it will have no decision.
+    /// Takes a request, which leaves with the next [`flush`](Self::flush); or says at
+    /// once why it will have no decision.
     pub(crate) fn submit(&self, ask: Ask) -> Result<(), Refusal> {
-        let is_decision = ask.operation.is_decision();
+        let mut outbox = self.outbox.borrow_mut();
         let refused = match self.health.link() {
             LinkState::Down => Refusal::Unreachable,
-            LinkState::Up | LinkState::Connecting => match self.asks.try_send(ask) {
-                Ok(()) => return Ok(()),
-                Err(mpsc::error::TrySendError::Full(_)) => Refusal::QueueFull,
-                Err(mpsc::error::TrySendError::Closed(_)) => Refusal::Stopped,
-            },
+            _ if self.asks.is_closed() => Refusal::Stopped,
+            _ if self.asks.capacity() <= outbox.len() => Refusal::QueueFull,
+            LinkState::Up | LinkState::Connecting => {
+                outbox.push(ask);
+                return Ok(());
+            }
         };
-        if is_decision {
+        if ask.operation.is_decision() {
             self.health.failed.fetch_add(1, Relaxed);
             self.health.not_queued.fetch_add(1, Relaxed);
         }
         Err(refused)
+    }
+
+    /// Queues what was submitted. The first wakes the thread, if it sleeps.
+    pub(crate) fn flush(&self) {
+        for ask in self.outbox.borrow_mut().drain(..) {
+            // There was room, and nobody else queues. A thread that has ended answers
+            // nobody, and the pump tells them.
+            let _ = self.asks.try_send(ask);
+        }
     }
 
     /// Makes a place for the pump to connect to, and tells the thread.

@@ -35,7 +35,8 @@ local NOTHING = -2
 -- The object that all of these belong to.
 local object
 local address, told
-local call_ask, call_clear, call_clock, call_line, call_next, call_record, call_refusal
+local call_ask, call_clear, call_clock, call_flush, call_line, call_next, call_record
+local call_refusal
 
 -- The names of sources, by their numbers; and numbers by names.
 local source_names
@@ -52,7 +53,7 @@ function _M.configure(engine)
     address, told = find("engine"), find("told")
     call_ask, call_clear, call_clock = find("ask"), find("clear"), find("clock")
     call_line, call_next, call_record = find("line"), find("next"), find("record")
-    call_refusal = find("refusal")
+    call_flush, call_refusal = find("flush"), find("refusal")
 
     local labels = engine:labels()
     outcomes, sources, reasons = labels.outcomes, labels.sources, labels.reasons
@@ -109,8 +110,8 @@ end
 
 
 -- Asks for a decision under the rule: the decision, if it was made at once; or false
--- and the ticket under which it comes; or nil, the reason in one word, and more to
--- say about it for the log. `source` and `value` are what weir/key.lua says; `cost`
+-- and the ticket under which it comes, once flush() was called; or nil, the reason in
+-- one word, and more to say about it for the log. `source` and `value` are what weir/key.lua says; `cost`
 -- is what the caller wrote, nil for 1.
 function _M.ask(asked, rule, source, value, cost)
     if cost == nil then
@@ -133,6 +134,12 @@ function _M.ask(asked, rule, source, value, cost)
         return nil, text(0), text(1)
     end
     fail()
+end
+
+
+-- Has what was asked leave for the I/O thread: see weir/sender.lua.
+function _M.flush()
+    call_flush(address)
 end
 
 

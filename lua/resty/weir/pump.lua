@@ -6,12 +6,14 @@
 -- when the timer ends, so after many wake-ups it hands over to a new one.
 
 local calls = require "resty.weir.calls"
+local sender = require "resty.weir.sender"
 local semaphore = require "ngx.semaphore"
 
 local clear = calls.clear
 local decision_that_came = calls.decision_that_came
 local next_answer = calls.next
 local reason_that_came = calls.reason_that_came
+local send = sender.send
 local tcp = ngx.socket.tcp
 local timer_at = ngx.timer.at
 local exiting = ngx.worker.exiting
@@ -172,6 +174,7 @@ local function serve()
         return nil, err
     end
 
+    sender.start()
     for _ = 1, _M.wake_ups do
         drain()
         write_log()
@@ -204,6 +207,7 @@ local function run(_, number)
     end
     state, doubtful = "on", false
     local ok, again, err = pcall(serve)
+    sender.stop()
     state, changed = "off", now()
 
     if not ok or again == nil then
@@ -290,6 +294,7 @@ function _M.sent(ok, is_done)
         return
     end
     settling = settling + 1
+    send(false)
     -- At the worker's exit its pump may be gone already: the worker must not
     -- leave before this has left.
     _M.ensure()
@@ -327,10 +332,12 @@ end
 function _M.wait(ticket, timeout, rule)
     local waiter, err = take_waiter()
     if not waiter then
+        send(true)
         return nil, "fault", err
     end
     waiter.rule = rule
     waiters[ticket] = waiter
+    send(waiting == 0)
     waiting = waiting + 1
 
     -- Not blindly for a pump that may never come.
