@@ -200,3 +200,39 @@ fn where_nothing_can_be_waited_for_nothing_is_charged() {
     let keys: Vec<String> = redis.command("KEYS *");
     assert_eq!(keys, ["weir:{=timer}:api:log:1h"]);
 }
+
+/// What is asked in one turn of nginx's event loop is one call, whatever the I/O thread
+/// does meanwhile; what comes alone is not held back for it.
+#[test]
+fn what_is_asked_in_one_turn_is_one_call() {
+    let redis = Redis::start();
+    let eight_at_once = "
+        local threads = {}
+        for i = 1, 8 do
+            threads[i] = ngx.thread.spawn(function()
+                return require('resty.weir').check('api').source
+            end)
+        end
+        for i = 1, 8 do
+            local _, source = ngx.thread.wait(threads[i])
+            ngx.print(source, ' ')
+        end";
+    let nginx = Nginx::start(
+        &Conf::new(&redis.url(), "api = { limit = \"1000000/1h\" }")
+            .limited("/api", "api")
+            .content("/eight", eight_at_once)
+            .stats(),
+    );
+    let calls = || (nginx.count("batches"), nginx.count("batched"));
+    let ask = |path: &str, times: u64| {
+        let before = calls();
+        for _ in 0..times {
+            nginx.client().get(path);
+        }
+        (calls().0 - before.0, calls().1 - before.1)
+    };
+    assert_eq!(nginx.client().get("/eight").body, "redis ".repeat(8));
+    // The first of those may have left before anybody knew of the others.
+    assert_eq!(ask("/eight", 50), (50, 400));
+    assert_eq!(ask("/api", 50), (50, 50));
+}

@@ -111,8 +111,8 @@ end
 
 -- Asks for a decision under the rule: the decision, if it was made at once; or false
 -- and the ticket under which it comes, once flush() was called; or nil, the reason in
--- one word, and more to say about it for the log. `source` and `value` are what weir/key.lua says; `cost`
--- is what the caller wrote, nil for 1.
+-- one word, and more to say about it for the log. `source` and `value` are what
+-- weir/key.lua says; `cost` is what the caller wrote, nil for 1.
 function _M.ask(asked, rule, source, value, cost)
     if cost == nil then
         cost = 1
