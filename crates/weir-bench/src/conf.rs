@@ -70,7 +70,7 @@ impl Servers {
 }
 
 /// The first line of an error log that tells of trouble.
-fn complaint(log: &str) -> Option<&str> {
+pub fn complaint(log: &str) -> Option<&str> {
     log.lines().find(|line| TROUBLE.iter().any(|level| line.contains(level)))
 }
 

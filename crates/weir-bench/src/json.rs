@@ -28,7 +28,7 @@ pub struct Report<'a> {
 }
 
 /// What figures depend on beside the contenders.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Machine {
     weir: &'static str,
     nginx: String,

@@ -5,6 +5,7 @@
 
 mod conf;
 mod contenders;
+mod growth;
 mod json;
 mod measure;
 mod options;
@@ -26,7 +27,7 @@ use clap::Parser as _;
 use weir_tests::Redis;
 
 use crate::json::{Machine, Report, Settings};
-use crate::options::Options;
+use crate::options::{Command, Options};
 use crate::run::Outcome;
 use crate::table::Table;
 
@@ -38,7 +39,11 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    match compare(&options) {
+    let ran = match &options.command {
+        Some(Command::Growth(options)) => growth::run(options),
+        None => compare(&options),
+    };
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weir-bench: {error:#}");

@@ -2,15 +2,20 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 
 use crate::contenders::{self, BASE, Contender, GLUE};
+use crate::growth;
 
 /// Measures what the limiter adds to a request, side by side with what would be run
 /// instead. docs/bench.md says how to read it.
 #[derive(Debug, Parser)]
-#[command(name = "weir-bench")]
+#[command(name = "weir-bench", args_conflicts_with_subcommands = true)]
 pub struct Options {
+    /// Something else that is measured
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Contenders, by their ids (see --list); "none" and "glue-eval", which the others
     /// are compared with, run in any case [default: all]
     #[arg(long, value_delimiter = ',', value_name = "IDS", value_parser = contender)]
@@ -59,6 +64,14 @@ pub struct Options {
     /// Lists the contenders, and measures nothing
     #[arg(long)]
     pub list: bool,
+}
+
+/// What is measured in place of the contenders.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measures what a decision costs as the work grows: limits, clients, batches, limits
+    /// for each request, the distance of Redis
+    Growth(growth::Options),
 }
 
 fn contender(id: &str) -> Result<&'static Contender, String> {

@@ -32,6 +32,16 @@ const FIGURES: &[&str] = &[
 const TARGETS: &[&str] = &["figure", "contender", "connections", "measured", "target", "verdict"];
 
 impl Table {
+    /// With so many columns of words on the left.
+    pub fn new(
+        title: &str,
+        columns: &'static [&'static str],
+        words: usize,
+        rows: Vec<Vec<String>>,
+    ) -> Self {
+        Self { title: title.to_owned(), columns, words, rows }
+    }
+
     /// A row for each contender.
     pub fn of_comparison(comparison: &Comparison) -> Self {
         let rows = comparison.rows.iter().map(figures).collect();
@@ -80,7 +90,7 @@ impl Table {
     }
 
     /// As Markdown has it.
-    fn markdown(&self) -> String {
+    pub fn markdown(&self) -> String {
         let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let names: Vec<String> = self.columns.iter().map(|&name| name.to_owned()).collect();
         let rule = "|---".repeat(self.columns.len());
@@ -133,7 +143,7 @@ fn target(verdict: &Verdict) -> Vec<String> {
 }
 
 /// As `41.2 (40.9..42.0)`; of one round as `41.2`.
-fn spread(spread: Spread, number: impl Fn(f64) -> String) -> String {
+pub fn spread(spread: Spread, number: impl Fn(f64) -> String) -> String {
     let Spread { median, least, most } = spread;
     if least == most {
         return number(median);
@@ -142,7 +152,7 @@ fn spread(spread: Spread, number: impl Fn(f64) -> String) -> String {
 }
 
 /// As `12,345`.
-fn whole(value: f64) -> String {
+pub fn whole(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {

@@ -1,0 +1,74 @@
+//! The report on what a decision costs as the work grows, made as short as can be.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs it; what it has written.
+fn shortest(output: &Path) -> Value {
+    let run = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
+        .args(["growth", "--rounds", "1", "--calls", "2", "--most-units", "10"])
+        .args(["--most-clients", "1000", "--delays-ms", "1", "--connections", "1"])
+        .args(["--delay-rounds", "1", "--seconds", "1", "--output"])
+        .arg(output)
+        .output()
+        .expect("the bench runs");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let told = String::from_utf8(run.stdout).expect("text");
+    for title in ["By the limit", "By the batch", "By limits", "By clients", "By the distance"] {
+        assert!(told.contains(&format!("\n{title}")), "{title}: {told}");
+    }
+    let json = std::fs::read_to_string(output.join("growth.json")).expect("growth.json");
+    serde_json::from_str(&json).expect("JSON")
+}
+
+fn list<'a>(growth: &'a Value, part: &str) -> &'a [Value] {
+    growth[part].as_array().expect(part)
+}
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field]["median"]
+        .as_f64()
+        .or_else(|| value[field].as_f64())
+        .unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+#[test]
+fn every_part_is_measured_told_and_painted() {
+    let output = tempfile::TempDir::new().expect("a directory");
+    let growth = shortest(output.path());
+    for part in ["memory", "delay"] {
+        assert!(output.path().join(format!("growth-{part}.svg")).exists(), "{part}");
+    }
+    // Algorithms, and where they decide, times what grows.
+    let points = [("limits", 5), ("batches", 5 * 8), ("several", 5 * 4 - 1), ("clients", 10 * 2)];
+    for (part, count) in points {
+        let points = list(&growth, part);
+        assert_eq!(points.len(), count, "{part}");
+        for point in points {
+            assert!(number(point, "time_us") > 0.0, "{point}");
+            assert!(number(point, "bytes_per_client") >= 100.0, "{point}");
+        }
+        assert!(output.path().join(format!("growth-{part}.svg")).exists(), "{part}");
+    }
+
+    // A request waits for the way there and back, whatever else it waits for.
+    let distances = list(&growth, "delay");
+    assert_eq!(distances.len(), 2);
+    for distance in distances {
+        assert!(number(distance, "away_us") >= 1_000.0, "{distance}");
+        let added = number(distance, "limited_us") - number(distance, "none_us");
+        assert!(added >= 1_000.0, "{distance}");
+    }
+
+    // Sizes, unlike times, are the same on any machine.
+    let (name, limit) = ("against a sorted set with members of 50", 0.06);
+    let targets = list(&growth, "targets");
+    let target = targets
+        .iter()
+        .find(|target| target["figure"].as_str().is_some_and(|figure| figure.contains(name)));
+    let target = target.expect("a target");
+    assert_eq!(number(target, "at_most"), limit);
+    assert!((0.01..=limit).contains(&number(target, "measured")), "{target}");
+}
