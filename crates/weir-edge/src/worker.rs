@@ -12,7 +12,7 @@ use std::thread::{Builder, JoinHandle};
 use tokio::sync::{Notify, mpsc};
 use weir_core::config::RedisConfig;
 use weir_metrics::Publisher;
-use weir_redis::{Answer, Ask, Deployment, Health, Limiter, LinkState, Outlet, Rule};
+use weir_redis::{Answer, Ask, Deployment, Health, Limiter, LinkState, Outlet, Queue, Rule, queue};
 
 use crate::bell::{Bell, Order, Rendezvous, Rung};
 use crate::metrics::{self, Metrics};
@@ -27,7 +27,7 @@ const MAX_NOTICES: usize = 64;
 pub(crate) struct Worker {
     pid: u32,
     thread: JoinHandle<()>,
-    asks: mpsc::Sender<Ask>,
+    asks: Queue,
     /// What is to leave for the queue.
     outbox: RefCell<Vec<Ask>>,
     orders: mpsc::UnboundedSender<Order>,
@@ -69,7 +69,7 @@ impl Worker {
         rules: Arc<[Rule]>,
         metrics: &Metrics,
     ) -> io::Result<Self> {
-        let (ask_sender, asks) = mpsc::channel(config.queue);
+        let (asks, inbox) = queue(config.queue);
         let (order_sender, orders) = mpsc::unbounded_channel();
         let (answer_sender, answers) = channel();
         let (notice_sender, notices) = sync_channel(MAX_NOTICES);
@@ -85,8 +85,7 @@ impl Worker {
             .build()?;
         let redis = config.clone();
         let (thread_rung, thread_health) = (Arc::clone(&rung), Arc::clone(&health));
-        // Weakly: the queue ends when the worker has dropped its end.
-        let (queue, thread_publisher) = (ask_sender.downgrade(), Arc::clone(&publisher));
+        let (gauge, thread_publisher) = (asks.gauge(), Arc::clone(&publisher));
         let run = move || {
             let bell = Rc::new(Bell::new(thread_rung));
             let news = Rc::new(Notify::new());
@@ -98,9 +97,9 @@ impl Worker {
             };
             let health = Arc::clone(&thread_health);
             let limiter = Limiter::new(deployment, &redis, rules, outlet, thread_health);
-            let queued = || queue.upgrade().map_or(0, |asks| queued(&asks, &health));
+            let queued = || queued(gauge.len(), &health);
             runtime.block_on(async {
-                let serve = async { tokio::join!(limiter.run(asks), bell.serve(orders)) };
+                let serve = async { tokio::join!(limiter.run(inbox), bell.serve(orders)) };
                 tokio::select! {
                     _ = serve => {}
                     () = metrics::publish(&thread_publisher, &health, &news, queued) => {}
@@ -114,7 +113,7 @@ impl Worker {
         Ok(Self {
             pid: std::process::id(),
             thread,
-            asks: ask_sender,
+            asks,
             outbox: RefCell::default(),
             orders: order_sender,
             answers,
@@ -144,7 +143,7 @@ impl Worker {
         let refused = match self.health.link() {
             LinkState::Down => Refusal::Unreachable,
             _ if self.asks.is_closed() => Refusal::Stopped,
-            _ if self.asks.capacity() <= outbox.len() => Refusal::QueueFull,
+            _ if self.asks.room() <= outbox.len() => Refusal::QueueFull,
             LinkState::Up | LinkState::Connecting => {
                 outbox.push(ask);
                 return Ok(());
@@ -157,13 +156,14 @@ impl Worker {
         Err(refused)
     }
 
-    /// Queues what was submitted. The first wakes the thread, if it sleeps.
+    /// Queues what was submitted, and wakes the thread if it sleeps.
     pub(crate) fn flush(&self) {
         for ask in self.outbox.borrow_mut().drain(..) {
             // There was room, and nobody else queues. A thread that has ended answers
             // nobody, and the pump tells them.
-            let _ = self.asks.try_send(ask);
+            let _ = self.asks.push(ask);
         }
+        self.asks.wake();
     }
 
     /// Makes a place for the pump to connect to, and tells the thread.
@@ -211,7 +211,7 @@ impl Worker {
 
     /// Requests in the queue.
     pub(crate) fn queued(&self) -> usize {
-        queued(&self.asks, &self.health)
+        queued(self.asks.len() + self.outbox.borrow().len(), &self.health)
     }
 
     pub(crate) fn wakeups(&self) -> u64 {
@@ -232,8 +232,8 @@ impl Drop for Worker {
     }
 }
 
-fn queued(asks: &mpsc::Sender<Ask>, health: &Health) -> usize {
-    asks.max_capacity() - asks.capacity() + health.waiting.load(Relaxed) as usize
+fn queued(in_queue: usize, health: &Health) -> usize {
+    in_queue + health.waiting.load(Relaxed) as usize
 }
 
 /// The thread's end: puts things into the worker's queues and rings.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep_until;
 use weir_core::config::RedisConfig;
 use weir_core::{Timestamp, Verdict};
@@ -37,6 +37,7 @@ use crate::deployment::{Deployment, Kind};
 use crate::error::Failure;
 use crate::news::News;
 use crate::node::{self, NodeId, State};
+use crate::queue::Inbox;
 use crate::rule::{Ask, Rule};
 
 use desk::Desk;
@@ -140,7 +141,7 @@ impl<O: Outlet> Limiter<O> {
     /// Serves until the queue is closed and empty; what is under way then has
     /// nobody left to hear of it. Must run within a tokio runtime with I/O and
     /// time.
-    pub async fn run(mut self, mut queue: Receiver<Ask>) {
+    pub async fn run(mut self, mut queue: Inbox) {
         self.nodes.connect_all();
         self.do_chores(Instant::now());
         let mut asks = Vec::with_capacity(MAX_BATCH);
@@ -184,7 +185,7 @@ impl<O: Outlet> Limiter<O> {
                     chore_at = None;
                     self.do_chores(Instant::now());
                 }
-                taken = queue.recv_many(&mut asks, MAX_BATCH), if takes => {
+                taken = queue.take(&mut asks, MAX_BATCH), if takes => {
                     if taken == 0 {
                         break;
                     }

@@ -11,10 +11,12 @@
 //! itself is in the times, a few nanoseconds for each. Compare rows of one run;
 //! machines are noisy.
 
-#[path = "../../src/answer.rs"]
-mod answer;
+#[path = "../../src/asking.rs"]
+mod asking;
 #[path = "../../src/bell.rs"]
 mod bell;
+#[path = "../../src/calls.rs"]
+mod calls;
 #[path = "../../src/engine.rs"]
 mod engine;
 #[path = "../../src/host.rs"]
@@ -29,8 +31,12 @@ mod policies;
 mod request;
 #[path = "../../src/secrets.rs"]
 mod secrets;
+#[path = "../../src/settling.rs"]
+mod settling;
 #[path = "../../src/sys.rs"]
 mod sys;
+#[path = "../../src/telling.rs"]
+mod telling;
 #[path = "../../src/worker.rs"]
 mod worker;
 

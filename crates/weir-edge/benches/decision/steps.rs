@@ -7,6 +7,7 @@ use redis::Value as Reply;
 use weir_core::fields::{self, Presenter};
 use weir_core::identity::Value;
 use weir_core::policy::KeySource;
+use weir_core::texts::Texts;
 use weir_core::{KeyRule, Limit, Policy, Template};
 use weir_redis::{Ask, Batch, Operation, Rule, Source, decode};
 
@@ -88,6 +89,11 @@ pub(crate) fn measure(criterion: &mut Criterion, table: &mut Table) {
     let value = Reply::Array(reply(1).into_iter().map(Reply::Int).collect());
     let decoded = decode(value, &rules, &asks(1)).expect("a well-formed reply");
     let verdict = decoded.verdicts.into_iter().flatten().next().expect("a verdict");
-    let headers = |()| (presenter.values(&verdict, b""), fields::retry_after(&verdict));
+    let mut texts = Texts::default();
+    let headers = |()| {
+        texts.clear();
+        presenter.write(&verdict, b"", &mut texts);
+        fields::retry_after(&verdict)
+    };
     table.step(criterion, ("worker: header text (in drain)", 1), || (), headers);
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use weir_core::config::Value;
 use weir_core::{Config, ConfigError};
-use weir_redis::{Answer, Ask, Deployment, Health, Limiter, Outlet, Rule};
+use weir_redis::{Answer, Ask, Deployment, Health, Limiter, Outlet, Queue, Rule, queue};
 use weir_tests::Redis;
 
 use crate::BATCHES;
@@ -28,7 +28,7 @@ const COUNTED: usize = 64;
 struct Scene {
     runtime: Runtime,
     limiter: Pin<Box<dyn Future<Output = ()>>>,
-    asks: mpsc::Sender<Ask>,
+    asks: Queue,
     inbox: Rc<Inbox>,
 }
 
@@ -59,7 +59,7 @@ impl Scene {
         let policy = policy();
         let rules: Arc<[Rule]> = Arc::new([Rule::new(&policy, &policy.limits)]);
         let inbox = Rc::new(Inbox::default());
-        let (sender, asks) = mpsc::channel(config.queue);
+        let (sender, asks) = queue(config.queue);
         let outlet = Mail(Rc::clone(&inbox));
         let limiter = Limiter::new(deployment, &config, rules, outlet, Arc::new(Health::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -77,7 +77,8 @@ impl Scene {
         let driver = async {
             for batch in batches {
                 let count = batch.len();
-                batch.into_iter().for_each(|ask| asks.try_send(ask).expect("room"));
+                batch.into_iter().for_each(|ask| asks.push(ask).expect("room"));
+                asks.wake();
                 inbox.come.notified().await;
                 let answers = std::mem::take(&mut *inbox.answers.borrow_mut());
                 assert_eq!(answers.len(), count, "one batch");

@@ -9,8 +9,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use mlua::prelude::*;
 use weir_tests::{Redis, wait_until};
 
-use crate::engine::Engine;
-use crate::metrics;
+use crate::engine::Handle;
 use crate::steps::address;
 use crate::table::{Step, Table};
 
@@ -25,38 +24,40 @@ const LULL: Duration = Duration::from_millis(1);
 
 /// The time within Lua, as what a call from here costs is not nginx's.
 const SCRIPT: &str = r#"
-    local engine, clock, values = ...
+    local calls, engine, values = ...
     local rule = engine:policies().api.rule
+    local ask, clock, flush = calls.ask, calls.clock, calls.flush
+    calls.configure(engine)
 
     local function submit(count)
         local begun = clock()
         for i = 1, count do
-            local ticket, reason = engine:submit(rule, 1, values[i], nil, false)
-            if not ticket or ticket == true then
+            local decision, reason = ask(calls.ANY, rule, 1, values[i])
+            if decision ~= false then
                 error(reason or "decided at once")
             end
         end
+        flush()
         return clock() - begun
     end
 
-    local allowed = 0
-
-    local function settle_next(ticket, is_allowed)
-        if not ticket then
-            return false
-        end
-        if is_allowed then
-            allowed = allowed + 1
-        end
-        return true
+    local function settle_next()
+        local ticket, is_decided = calls.next()
+        return ticket, is_decided and calls.decision_that_came()
     end
 
     local function drain()
-        local before = allowed
+        local admitted = 0
         local begun = clock()
-        engine:clear()
-        while settle_next(engine:next()) do end
-        return clock() - begun, allowed - before
+        calls.clear()
+        local ticket, decision = settle_next()
+        while ticket do
+            if decision and not decision.denied then
+                admitted = admitted + 1
+            end
+            ticket, decision = settle_next()
+        end
+        return clock() - begun, admitted
     end
 
     local function nothing()
@@ -70,6 +71,9 @@ const SCRIPT: &str = r#"
 
     return submit, drain, nothing, queued
 "#;
+
+/// What nginx's Lua calls the engine by.
+const CALLS: &str = include_str!("../../../../lua/resty/weir/calls.lua");
 
 /// An engine in a Lua of its own, with a pump that is called by hand.
 struct Worker {
@@ -87,7 +91,8 @@ struct Worker {
 
 impl Worker {
     fn start(redis: &Redis) -> LuaResult<Self> {
-        let lua = Lua::new();
+        // SAFETY: all that is loaded is ours, and calls.lua needs LuaJIT's ffi.
+        let lua = unsafe { Lua::unsafe_new() };
         lua.skip_memory_check(true);
         let config = format!(
             "return {{ redis = {{ url = '{}', timeout = '60s' }}, policies = {{ api = {{ \
@@ -95,11 +100,11 @@ impl Worker {
             redis.url()
         );
         let config: LuaValue = lua.load(config).eval()?;
-        let engine = lua.create_userdata(Engine::new(config).into_lua_err()?)?;
-        let clock = lua.create_function(|_, ()| Ok(metrics::clock()))?;
+        let engine = lua.create_userdata(Handle::new(config).into_lua_err()?)?;
+        let calls: LuaTable = lua.load(CALLS).call(())?;
         let values: Vec<String> = (0..QUEUED).map(address).collect();
         let (submit, drain, nothing, queued) =
-            lua.load(SCRIPT).call((engine.clone(), clock, values))?;
+            lua.load(SCRIPT).call((calls, engine.clone(), values))?;
         engine.call_method::<()>("start", ())?;
         let path: String = engine.call_method("meet", ())?;
         let bell = UnixStream::connect(path)?;
