@@ -43,7 +43,9 @@
 --             -1 and the error as a string.
 --
 -- A key holds one limit of one client. It always carries a time to live, by
--- which it goes when it can no longer matter.
+-- which it goes when it can no longer matter. One that has lost it gets it back
+-- when it is next refused, looked at or charged; a counter or quota that is charged,
+-- whose end is that of a window or period, when it is charged in another.
 --
 -- The clock may step back: what is recorded then stands still until the clock
 -- has caught up, and waits are cut to the longest that the limit can ask for.
@@ -92,7 +94,7 @@ local MAX_LOG_COST = 10000
 
 local call = redis.call
 local ARGV, KEYS = ARGV, KEYS
-local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local floor, max, min = math.floor, math.max, math.min
 local find, format, rep, sub = string.find, string.format, string.rep, string.sub
 local pack, unpack_struct = struct.pack, struct.unpack
 
@@ -127,7 +129,8 @@ end
 -- that. Never an absolute time: a script that takes longer than a window would
 -- delete what it has just written.
 local function lifetime(span)
-    return digits(ceil(span / 1000) + 1)
+    local up = span + 999
+    return format("%d", (up - up % 1000) / 1000 + 1)
 end
 
 
