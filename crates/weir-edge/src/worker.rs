@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -86,19 +85,26 @@ impl Worker {
         // Weakly: the queue ends when the worker has dropped its end.
         let (queue, thread_publisher) = (ask_sender.downgrade(), Arc::clone(&publisher));
         let run = move || {
-            let bell = Rc::new(Bell::new(thread_rung));
-            let news = Rc::new(Notify::new());
+            let bell = Arc::new(Bell::new(thread_rung));
+            let news = Arc::new(Notify::new());
             let outlet = Mail {
                 answers: answer_sender,
                 notices: notice_sender,
-                bell: Rc::clone(&bell),
-                news: Rc::clone(&news),
+                bell: Arc::clone(&bell),
+                news: Arc::clone(&news),
             };
             let health = Arc::clone(&thread_health);
             let limiter = Limiter::new(deployment, &redis, rules, outlet, thread_health);
             let queued = || queue.upgrade().map_or(0, |asks| queued(&asks, &health));
             runtime.block_on(async {
-                let serve = async { tokio::join!(limiter.run(asks), bell.serve(orders)) };
+                // A task of its own: what wakes it does not wake the others, and
+                // does not have the runtime look for events before it runs.
+                let limit = async {
+                    if let Err(error) = tokio::spawn(limiter.run(asks)).await {
+                        std::panic::resume_unwind(error.into_panic());
+                    }
+                };
+                let serve = async { tokio::join!(limit, bell.serve(orders)) };
                 tokio::select! {
                     _ = serve => {}
                     () = metrics::publish(&thread_publisher, &health, &news, queued) => {}
@@ -226,9 +232,9 @@ fn queued(asks: &mpsc::Sender<Ask>, health: &Health) -> usize {
 struct Mail {
     answers: Sender<Vec<Answer>>,
     notices: SyncSender<String>,
-    bell: Rc<Bell>,
+    bell: Arc<Bell>,
     /// Something has changed that the gauges tell of.
-    news: Rc<Notify>,
+    news: Arc<Notify>,
 }
 
 impl Outlet for Mail {
