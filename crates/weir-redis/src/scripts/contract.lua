@@ -64,8 +64,8 @@
 -- numbers.)
 --
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
--- algorithm is a function of a limit's numbers; it returns four functions,
--- that share what look found:
+-- algorithm is a function of a limit's numbers, or nothing where a lone request does
+-- not have it; it returns four functions, that share what look found:
 --   look(key, cost)    returns remaining and wait; writes nothing;
 --   charge(key, cost, remaining)
 --                      records cost; returns remaining, which is below 0 where
@@ -97,6 +97,10 @@ local ARGV, KEYS = ARGV, KEYS
 local floor, max, min = math.floor, math.max, math.min
 local find, format, rep, sub = string.find, string.format, string.rep, string.sub
 local pack, unpack_struct = struct.pack, struct.unpack
+
+-- A request that comes alone: the algorithms that it does not have are not even
+-- made.
+local lone = #ARGV == 2 and ARGV[2]
 
 
 -- Whole numbers travel as digits: tostring() would round them at 1e14, and a
