@@ -7,7 +7,8 @@
 -- by how many tokens, rounded up, more was missing than the burst. It tells a
 -- debt from what was used under a larger burst, which is not held against a
 -- smaller one.
-local bucket = (not lone or find(lone, " bucket:", 1, true)) and function(limit, window, burst, afterwards)
+local bucket = (not lone or find(lone, " bucket:", 1, true))
+    and function(limit, window, burst, afterwards)
     local FORMAT, SIZE = "<ddd", 24
 
 

@@ -1,7 +1,8 @@
 -- The sliding counter: a string of three numbers (little-endian doubles): where
 -- the current window begins, in microseconds, and the units admitted in it and
 -- in the window before. Windows are aligned to the epoch.
-local counter = (not lone or find(lone, " counter:", 1, true)) and function(limit, window, _, afterwards)
+local counter = (not lone or find(lone, " counter:", 1, true))
+    and function(limit, window, _, afterwards)
     local FORMAT, SIZE = "<ddd", 24
 
     local window_start = now - now % window

@@ -1,7 +1,8 @@
 -- The quota: a string of two numbers (little-endian doubles): where the period
 -- begins, in microseconds, and the units admitted in it. Periods are the
 -- calendar's, in UTC.
-local quota = (not lone or find(lone, " quota:", 1, true)) and function(limit, period, _, afterwards)
+local quota = (not lone or find(lone, " quota:", 1, true))
+    and function(limit, period, _, afterwards)
     local FORMAT, SIZE = "<dd", 16
     local DAY = 86400000000
 
