@@ -42,6 +42,8 @@ fn the_script_decides_as_the_reference_does() {
             let mut script = Script::with(redis.connect(), &rules);
             let mut states: HashMap<String, State> = HashMap::new();
             let mut charges = Vec::new();
+            // When each key will go, as the script last had it.
+            let mut expiries: HashMap<String, u64> = HashMap::new();
             let mut now_us = START_US;
             for step in steps {
                 let rule = step.rule % rules.len();
@@ -83,7 +85,17 @@ fn the_script_decides_as_the_reference_does() {
                     keys.into_iter().zip(limits).zip(before).zip(after)
                 {
                     let ttl_us = expected_ttl(limit, &state, now, is_charged);
-                    check_key(limit, &state, ttl_us, after)?;
+                    let expiry_us = ttl_us.map(|ttl_us| now_us + ttl_us);
+                    if after.ttl_ms == -1 {
+                        let had_us = expiries.get(&key).copied();
+                        prop_assert!(is_charged && keeps_ttl(limit), "{:?}: no end", limit);
+                        prop_assert_eq!(expiry_us, had_us, "{:?}: another end", limit);
+                    } else {
+                        check_key(limit, &state, ttl_us, after)?;
+                    }
+                    if let Some(expiry_us) = expiry_us {
+                        expiries.insert(key.clone(), expiry_us);
+                    }
                     if after.ttl_ms == -2 {
                         // It went, as it may.
                         state = State::new(limit);
@@ -97,6 +109,12 @@ fn the_script_decides_as_the_reference_does() {
         .unwrap();
     println!("{} steps", steps_done.get());
     assert!(steps_done.get() > 20_000);
+}
+
+/// Whether a charge may leave a key the time to live that it has: it ends with a
+/// window or period, whatever is charged in that.
+fn keeps_ttl(limit: &Limit) -> bool {
+    matches!(limit, Limit::SlidingCounter(_) | Limit::Quota(_))
 }
 
 fn check_key(

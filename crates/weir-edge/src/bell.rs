@@ -5,16 +5,15 @@
 //! it looks for answers, so an answer that comes while it looks brings a byte
 //! of its own; the other order would lose that wake-up.
 
-use std::cell::RefCell;
 use std::fs::DirBuilder;
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -55,12 +54,13 @@ pub(crate) enum Order {
 /// The thread's half.
 pub(crate) struct Bell {
     rung: Arc<Rung>,
-    stream: RefCell<Option<UnixStream>>,
+    /// Never waited for: only this one thread takes it.
+    stream: Mutex<Option<UnixStream>>,
 }
 
 impl Bell {
     pub(crate) fn new(rung: Arc<Rung>) -> Self {
-        Self { rung, stream: RefCell::new(None) }
+        Self { rung, stream: Mutex::new(None) }
     }
 
     /// Wakes the pump, unless a byte is under way already. Without a pump the
@@ -94,7 +94,7 @@ impl Bell {
                 accepted = accepted => match accepted {
                     Ok((stream, _)) if is_own(&stream) => {
                         awaited = None;
-                        *self.stream.borrow_mut() = stream.into_std().ok();
+                        *self.stream() = stream.into_std().ok();
                         self.ring_anyway();
                     }
                     // Somebody else's: ours is still to come.
@@ -115,8 +115,12 @@ impl Bell {
         self.write();
     }
 
+    fn stream(&self) -> MutexGuard<'_, Option<UnixStream>> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn write(&self) {
-        if let Some(stream) = &mut *self.stream.borrow_mut() {
+        if let Some(stream) = &mut *self.stream() {
             // The socket does not block, and holds far more than the few bytes
             // that can be unread. If the pump is gone, the next one is woken
             // when it connects.

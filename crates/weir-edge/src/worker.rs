@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -87,19 +86,26 @@ impl Worker {
         let (thread_rung, thread_health) = (Arc::clone(&rung), Arc::clone(&health));
         let (gauge, thread_publisher) = (asks.gauge(), Arc::clone(&publisher));
         let run = move || {
-            let bell = Rc::new(Bell::new(thread_rung));
-            let news = Rc::new(Notify::new());
+            let bell = Arc::new(Bell::new(thread_rung));
+            let news = Arc::new(Notify::new());
             let outlet = Mail {
                 answers: answer_sender,
                 notices: notice_sender,
-                bell: Rc::clone(&bell),
-                news: Rc::clone(&news),
+                bell: Arc::clone(&bell),
+                news: Arc::clone(&news),
             };
             let health = Arc::clone(&thread_health);
             let limiter = Limiter::new(deployment, &redis, rules, outlet, thread_health);
             let queued = || queued(gauge.len(), &health);
             runtime.block_on(async {
-                let serve = async { tokio::join!(limiter.run(inbox), bell.serve(orders)) };
+                // A task of its own: what wakes it does not wake the others, and
+                // does not have the runtime look for events before it runs.
+                let limit = async {
+                    if let Err(error) = tokio::spawn(limiter.run(inbox)).await {
+                        std::panic::resume_unwind(error.into_panic());
+                    }
+                };
+                let serve = async { tokio::join!(limit, bell.serve(orders)) };
                 tokio::select! {
                     _ = serve => {}
                     () = metrics::publish(&thread_publisher, &health, &news, queued) => {}
@@ -240,9 +246,9 @@ fn queued(in_queue: usize, health: &Health) -> usize {
 struct Mail {
     answers: Sender<Vec<Answer>>,
     notices: SyncSender<String>,
-    bell: Rc<Bell>,
+    bell: Arc<Bell>,
     /// Something has changed that the gauges tell of.
-    news: Rc<Notify>,
+    news: Arc<Notify>,
 }
 
 impl Outlet for Mail {

@@ -117,19 +117,20 @@ impl Inbox {
     /// 0 where there are none and will be none. What is dropped before it is done has
     /// taken nothing.
     pub async fn take(&mut self, asks: &mut Vec<Ask>, most: usize) -> usize {
-        poll_fn(|context| {
+        let Self { receiver, shared } = self;
+        poll_fn(move |context| {
             for registered in [false, true] {
                 // In this order: what is pushed before the end is taken.
-                let is_last = self.shared.queue_is_gone.load(Acquire);
+                let is_last = shared.queue_is_gone.load(Acquire);
                 let before = asks.len();
-                asks.extend(self.receiver.try_iter().take(most));
+                asks.extend(receiver.try_iter().take(most));
                 let taken = asks.len() - before;
-                self.shared.len.fetch_sub(taken, Relaxed);
+                shared.len.fetch_sub(taken, Relaxed);
                 if taken > 0 || is_last {
                     return Poll::Ready(taken);
                 }
                 if !registered {
-                    self.shared.waker.register(context.waker());
+                    shared.waker.register(context.waker());
                 }
             }
             Poll::Pending

@@ -7,7 +7,8 @@
 -- by how many tokens, rounded up, more was missing than the burst. It tells a
 -- debt from what was used under a larger burst, which is not held against a
 -- smaller one.
-local function bucket(limit, window, burst, afterwards)
+local bucket = (not lone or find(lone, " bucket:", 1, true))
+    and function(limit, window, burst, afterwards)
     local FORMAT, SIZE = "<ddd", 24
 
 
@@ -15,14 +16,15 @@ local function bucket(limit, window, burst, afterwards)
     -- one more, rounded up.
     local function refill(tokens, part)
         local span, left = muldiv(tokens, window, limit)
-        local part_left = part % limit
-        span = span + (part - part_left) / limit
-        if left > limit - part_left then
-            return span + 2
-        elseif left > 0 or part_left > 0 then
-            return span + 1
+        if part > 0 then
+            local part_left = part % limit
+            span = span + (part - part_left) / limit
+            if left > limit - part_left then
+                return span + 2
+            end
+            left = left + part_left
         end
-        return span
+        return left > 0 and span + 1 or span
     end
 
 
@@ -54,53 +56,47 @@ local function bucket(limit, window, burst, afterwards)
     end
 
 
-    local function read(key)
-        time, owed, owed_part, missing, part = now, 0, 0, 0, 0
-        stored_time, most = nil, nil
-        local value = call("GET", key)
-        if not value then
-            return
-        end
-        if #value == 32 then
-            -- Read as the last of three, it is checked like those.
-            local _, _, debt = unpack_value(FORMAT, SIZE, value:sub(9), key, "a token bucket")
-            most = min(burst + debt, MAX_LIMIT)
-            value = value:sub(1, SIZE)
-        end
-        stored_time, stored, stored_part =
-            unpack_value(FORMAT, SIZE, value, key, "a token bucket")
-        if stored_time > ahead then
-            return
-        end
-
-        local gained, gained_part = 0, 0
-        if stored_time < now then
-            gained, gained_part = muldiv(now - stored_time, limit, window)
-        else
-            time = stored_time
-        end
-        owed, owed_part = less(stored, stored_part, gained, gained_part)
-        if stored < (most or burst) then
-            missing, part = owed, owed_part
-        else
-            -- A burst that was lowered meanwhile, by another plan for example,
-            -- is not held against it for longer.
-            missing, part = less(most or burst, 0, gained, gained_part)
-        end
-    end
-
-
     local function whole_tokens()
         return part > 0 and burst - missing - 1 or burst - missing
     end
 
 
     local function look(key, cost)
-        read(key)
-        local remaining = whole_tokens()
-        if remaining < 0 then
-            remaining = 0
+        local value = call("GET", key)
+        time, owed, owed_part, missing, part = now, 0, 0, 0, 0
+        stored_time, most = nil, nil
+        if value then
+            if #value == 32 then
+                -- Read as the last of three, it is checked like those.
+                local _, _, debt = unpack_value(FORMAT, SIZE, sub(value, 9), key, "a token bucket")
+                most = min(burst + debt, MAX_LIMIT)
+                value = sub(value, 1, SIZE)
+            end
+            stored_time, stored, stored_part =
+                unpack_value(FORMAT, SIZE, value, key, "a token bucket")
         end
+        if value and stored_time <= ahead then
+            local gained, gained_part = 0, 0
+            if stored_time < now then
+                gained, gained_part = muldiv(now - stored_time, limit, window)
+            else
+                time = stored_time
+            end
+            owed, owed_part = less(stored, stored_part, gained, gained_part)
+            if stored < (most or burst) then
+                missing, part = owed, owed_part
+            else
+                -- A burst that was lowered meanwhile, by another plan for
+                -- example, is not held against it for longer.
+                missing, part = less(most or burst, 0, gained, gained_part)
+            end
+        end
+
+        local remaining = whole_tokens()
+        if cost <= remaining then
+            return remaining, 0
+        end
+        remaining = max(remaining, 0)
         if cost <= remaining then
             return remaining, 0
         elseif cost > burst then
@@ -124,13 +120,18 @@ local function bucket(limit, window, burst, afterwards)
     local function charge(key, cost)
         most = nil
         owed = owed + cost
-        missing, part = owed, owed_part
-        if missing >= burst then
-            missing, part = burst, 0
+        local behind, span = time - now, refill(owed, owed_part)
+        if span > MAX_WINDOW then
+            span = MAX_WINDOW
         end
-        local span = time - now + min(refill(owed, owed_part), MAX_WINDOW)
-        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX", lifetime(span))
-        return whole_tokens(), reset()
+        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX", lifetime(behind + span))
+        if owed >= burst then
+            missing, part, span = burst, 0, whole
+        else
+            missing, part = owed, owed_part
+        end
+        span = behind + span
+        return whole_tokens(), span < whole and span or whole
     end
 
 

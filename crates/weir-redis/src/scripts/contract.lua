@@ -43,7 +43,9 @@
 --             -1 and the error as a string.
 --
 -- A key holds one limit of one client. It always carries a time to live, by
--- which it goes when it can no longer matter.
+-- which it goes when it can no longer matter. One that has lost it gets it back
+-- when it is next refused, looked at or charged; a counter or quota that is charged,
+-- whose end is that of a window or period, when it is charged in another.
 --
 -- The clock may step back: what is recorded then stands still until the clock
 -- has caught up, and waits are cut to the longest that the limit can ask for.
@@ -62,8 +64,8 @@
 -- numbers.)
 --
 -- These are the parts of one script: this one, the algorithms, decide.lua. An
--- algorithm is a function of a limit's numbers; it returns four functions,
--- that share what look found:
+-- algorithm is a function of a limit's numbers, or nothing where a lone request does
+-- not have it; it returns four functions, that share what look found:
 --   look(key, cost)    returns remaining and wait; writes nothing;
 --   charge(key, cost, remaining)
 --                      records cost; returns remaining, which is below 0 where
@@ -92,9 +94,13 @@ local MAX_LOG_COST = 10000
 
 local call = redis.call
 local ARGV, KEYS = ARGV, KEYS
-local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+local floor, max, min = math.floor, math.max, math.min
 local find, format, rep, sub = string.find, string.format, string.rep, string.sub
 local pack, unpack_struct = struct.pack, struct.unpack
+
+-- A request that comes alone: the algorithms that it does not have are not even
+-- made.
+local lone = #ARGV == 2 and ARGV[2]
 
 
 -- Whole numbers travel as digits: tostring() would round them at 1e14, and a
@@ -127,7 +133,8 @@ end
 -- that. Never an absolute time: a script that takes longer than a window would
 -- delete what it has just written.
 local function lifetime(span)
-    return digits(ceil(span / 1000) + 1)
+    local up = span + 999
+    return format("%d", (up - up % 1000) / 1000 + 1)
 end
 
 

@@ -1,7 +1,8 @@
 -- The sliding counter: a string of three numbers (little-endian doubles): where
 -- the current window begins, in microseconds, and the units admitted in it and
 -- in the window before. Windows are aligned to the epoch.
-local function counter(limit, window, _, afterwards)
+local counter = (not lone or find(lone, " counter:", 1, true))
+    and function(limit, window, _, afterwards)
     local FORMAT, SIZE = "<ddd", 24
 
     local window_start = now - now % window
@@ -11,31 +12,8 @@ local function counter(limit, window, _, afterwards)
 
     -- What look found: the counts, how much of the previous window overlaps,
     -- how far the clock is behind the window, and when all that ceases to
-    -- matter.
-    local start, current, previous, overlap, behind, expires
-
-
-    -- The counts as they stand now.
-    local function read(key)
-        start, current, previous, expires = window_start, 0, 0, nil
-        overlap, behind = window_overlap, 0
-        local value = call("GET", key)
-        if not value then
-            return
-        end
-        local time, this, last = unpack_value(FORMAT, SIZE, value, key, "a sliding counter")
-        expires = time + (this > 0 and 2 or 1) * window
-        if time == window_start then
-            current, previous = this, last
-        elseif time == window_start - window then
-            previous = this
-        elseif time > window_start and time <= ahead then
-            -- A clock that stepped back behind the window is taken to be at
-            -- its start.
-            start, current, previous = time, this, last
-            overlap, behind = window, time - now
-        end
-    end
+    -- matter; and whether the key lives as long as it will have to.
+    local start, current, previous, overlap, behind, expires, lives
 
 
     -- Until no more than `room` of what was admitted in a window overlaps, of
@@ -49,15 +27,35 @@ local function counter(limit, window, _, afterwards)
 
 
     local function look(key, cost)
-        read(key)
-        local room = limit - current
+        local value = call("GET", key)
+        local this, last = 0, 0
+        start, overlap, behind, expires, lives = window_start, window_overlap, 0, nil, false
+        if value then
+            local time
+            time, this, last = unpack_value(FORMAT, SIZE, value, key, "a sliding counter")
+            expires = time + (this > 0 and 2 or 1) * window
+            if time == window_start then
+                lives = this > 0
+            elseif time == window_start - window then
+                this, last = 0, this
+            elseif time > window_start and time <= ahead then
+                -- A clock that stepped back behind the window is taken to be at
+                -- its start.
+                start, overlap, behind, lives = time, window, time - now, this > 0
+            else
+                this, last = 0, 0
+            end
+        end
+        current, previous = this, last
+
+        local room = limit - this
         -- A limit that was lowered meanwhile is not held against it for longer.
-        local counted = min(previous, limit)
+        local counted = last < limit and last or limit
         if counted > 0 then
             local estimate, left = muldiv(counted, overlap, window)
             room = room - (left > 0 and estimate + 1 or estimate)
         end
-        local remaining = max(room, 0)
+        local remaining = room > 0 and room or 0
         if cost <= remaining then
             return remaining, 0
         elseif cost > limit then
@@ -89,8 +87,16 @@ local function counter(limit, window, _, afterwards)
         if current > MAX_LIMIT then
             current = MAX_LIMIT
         end
-        call("SET", key, pack(FORMAT, start, current, previous), "PX",
-            behind == 0 and window_lifetime or lifetime(start + 2 * window - now))
+        local value = pack(FORMAT, start, current, previous)
+        if lives then
+            call("SETRANGE", key, "0", value)
+        else
+            call("SET", key, value, "PX",
+                behind == 0 and window_lifetime or lifetime(start + 2 * window - now))
+        end
+        if behind == 0 then
+            return remaining - cost, overlap + window
+        end
         return remaining - cost, reset()
     end
 

@@ -98,30 +98,13 @@ end
 local reply, replied = { now, 0, 0, 0, 0 }, 1
 
 
--- Decides one request, whose keys stand behind the first `before`, and writes
--- where it stands behind what was replied.
-local function decide(ask, before)
-    local cost, limits = ask.cost, ask.limits
-    local allowed, place = 1, replied + 1
-    for i = 1, limits do
-        local key = KEYS[before + i]
-        for j = 1, i - 1 do
-            if key == KEYS[before + j] then
-                error("the keys of a request must differ", 0)
-            end
-        end
-        local remaining, wait = ask[i].look(key, cost)
-        reply[place + 1], reply[place + 2] = remaining, wait
-        place = place + 3
-        if wait ~= 0 then
-            allowed = 0
-        end
-    end
-
-    place = replied + 1
+-- Charges a request that is allowed, looks at what is left to one that is not,
+-- and writes where it stands behind what was replied.
+local function settle(ask, before, allowed)
+    local cost, place = ask.cost, replied + 1
     reply[place] = allowed
     local is_charged = allowed == 1 and cost > 0
-    for i = 1, limits do
+    for i = 1, ask.limits do
         local limit, key = ask[i], KEYS[before + i]
         if is_charged then
             reply[place + 1], reply[place + 3] = limit.charge(key, cost, reply[place + 1])
@@ -136,6 +119,27 @@ local function decide(ask, before)
         place = place + 3
     end
     replied = place
+end
+
+
+-- Decides one request, whose keys stand behind the first `before`.
+local function decide(ask, before)
+    local cost, allowed, place = ask.cost, 1, replied + 1
+    for i = 1, ask.limits do
+        local key = KEYS[before + i]
+        for j = 1, i - 1 do
+            if key == KEYS[before + j] then
+                error("the keys of a request must differ", 0)
+            end
+        end
+        local remaining, wait = ask[i].look(key, cost)
+        reply[place + 1], reply[place + 2] = remaining, wait
+        place = place + 3
+        if wait ~= 0 then
+            allowed = 0
+        end
+    end
+    settle(ask, before, allowed)
 end
 
 
@@ -161,11 +165,40 @@ if keys ~= #KEYS then
     error("the requests have " .. keys .. " limits, but there are " .. #KEYS .. " keys", 0)
 end
 
-local before = 0
-for i = 2, requests do
-    local ask = asks[ARGV[i]]
-    local ok, problem = pcall(decide, ask, before)
+-- How many texts, and keys of theirs, are behind us.
+local done, before = 1, 0
+
+
+-- Decides all that are left, up to one that fails. By far the most are of one
+-- limit and pass: these in a straight line.
+local function decide_all()
+    while done < requests do
+        local ask = asks[ARGV[done + 1]]
+        local cost = ask.cost
+        if ask.limits == 1 and cost > 0 then
+            local limit, key, place = ask[1], KEYS[before + 1], replied
+            local remaining, wait = limit.look(key, cost)
+            if wait == 0 then
+                local left, reset = limit.charge(key, cost, remaining)
+                reply[place + 1], reply[place + 2] = 1, left
+                reply[place + 3], reply[place + 4] = 0, reset
+                replied = place + 4
+            else
+                reply[place + 2], reply[place + 3] = remaining, wait
+                settle(ask, before, 0)
+            end
+        else
+            decide(ask, before)
+        end
+        done, before = done + 1, before + ask.limits
+    end
+end
+
+
+while done < requests do
+    local ok, problem = pcall(decide_all)
     if not ok then
+        local ask = asks[ARGV[done + 1]]
         -- A table since Redis 7; before, a string that tells of the script's
         -- line before the error's own code.
         problem = type(problem) == "table" and problem.err or tostring(problem)
@@ -175,7 +208,7 @@ for i = 2, requests do
         for place = replied + 1, replied + 3 * ask.limits do
             reply[place] = nil
         end
+        done, before = done + 1, before + ask.limits
     end
-    before = before + ask.limits
 end
 return reply

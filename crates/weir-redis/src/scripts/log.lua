@@ -12,7 +12,8 @@ local CHUNK = 1000
 local members = 0
 
 
-local function log(limit, window, _, afterwards)
+local log = (not lone or find(lone, " log:", 1, true))
+    and function(limit, window, _, afterwards)
     local dearest = min(limit, MAX_LOG_COST)
     local ahead = ahead_of(window)
     local now_digits, ahead_digits = digits(now), digits(ahead)

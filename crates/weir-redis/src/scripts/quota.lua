@@ -1,7 +1,8 @@
 -- The quota: a string of two numbers (little-endian doubles): where the period
 -- begins, in microseconds, and the units admitted in it. Periods are the
 -- calendar's, in UTC.
-local function quota(limit, period, _, afterwards)
+local quota = (not lone or find(lone, " quota:", 1, true))
+    and function(limit, period, _, afterwards)
     local FORMAT, SIZE = "<dd", 16
     local DAY = 86400000000
 
@@ -51,26 +52,27 @@ local function quota(limit, period, _, afterwards)
     local this_lifetime = lifetime(this_stop - now)
     local ahead = ahead_of(this_stop - this_start)
 
-    -- What look found: the period, its count, and when that ceases to matter.
-    local start, stop, count, expires
+    -- What look found: the period, its count, and when that ceases to matter; and
+    -- whether the key lives as long as it will have to.
+    local start, stop, count, expires, lives
 
 
     local function read(key)
-        start, stop, count, expires = this_start, this_stop, 0, nil
+        start, stop, count, expires, lives = this_start, this_stop, 0, nil, false
         local value = call("GET", key)
         if not value then
             return
         end
         local time, units = unpack_value(FORMAT, SIZE, value, key, "a quota")
         if time == this_start then
-            count, expires = units, this_stop
+            count, expires, lives = units, this_stop, true
             return
         end
         local _, time_stop = bounds(time)
         expires = time_stop
         if time > this_start and time <= ahead then
             -- The clock stepped back into the period before.
-            start, stop, count = time, time_stop, units
+            start, stop, count, lives = time, time_stop, units, true
         end
     end
 
@@ -97,8 +99,12 @@ local function quota(limit, period, _, afterwards)
         if count > MAX_LIMIT then
             count = MAX_LIMIT
         end
-        call("SET", key, pack(FORMAT, start, count), "PX",
-            start == this_start and this_lifetime or lifetime(stop - now))
+        if lives then
+            call("SETRANGE", key, "0", pack(FORMAT, start, count))
+        else
+            -- Of this period: another is gone on with only where it has a key.
+            call("SET", key, pack(FORMAT, start, count), "PX", this_lifetime)
+        end
         return remaining - cost, left()
     end
 

@@ -6,7 +6,8 @@
 -- the number of times, MAGIC, and the newest time. The ring is changed in place
 -- and made anew, with a sixteenth to spare, when it is full or too large: at
 -- most 9 bytes for each recorded unit and 64 of frame.
-local function ring(limit, window, _, afterwards)
+local ring = (not lone or find(lone, " ring:", 1, true))
+    and function(limit, window, _, afterwards)
     local SMALL = 32
     local HEAD, HEAD_FORMAT = 24, "<I4I4I4I4d"
     local MAGIC = 1380533591
