@@ -14,8 +14,8 @@ REDIS_SERVER=${REDIS_SERVER:-redis-server}
 MODULES=${MODULES-"load_module /usr/lib/nginx/modules/ndk_http_module.so;
 load_module /usr/lib/nginx/modules/ngx_http_lua_module.so;"}
 PORT=${PORT:-18462}
-FEW=2000
-MANY=8000
+FEW=4000
+MANY=20000
 
 dir=$(mktemp -d)
 redis=

@@ -1,7 +1,6 @@
 //! The engine: what Lua holds of a configuration, and calls for each request.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use mlua::prelude::*;
+use rustc_hash::FxHashMap;
 use weir_core::{Config, ConfigError};
 use weir_redis::{Deployment, Health, Rule};
 
@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     pub(crate) last_ticket: Cell<u64>,
     /// What is under way, by ticket, where the answer alone does not tell what to do
     /// with it.
-    pub(crate) under_way: RefCell<HashMap<u64, UnderWay>>,
+    pub(crate) under_way: RefCell<FxHashMap<u64, UnderWay>>,
     /// What the next request is asked for, if that is no string: see `hold()`.
     pub(crate) held: RefCell<Vec<Vec<u8>>>,
     pub(crate) telling: RefCell<Telling>,
