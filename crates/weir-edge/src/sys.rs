@@ -1,4 +1,4 @@
-//! What only the operating system can do. All of this crate's `unsafe`.
+//! What only the operating system can do. With [`crate::calls`] all of this crate's `unsafe`.
 
 use std::io;
 use std::mem::MaybeUninit;
