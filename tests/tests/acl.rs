@@ -124,6 +124,30 @@ fn no_command_of_it_is_superfluous() {
     nginx.assert_calm_log();
 }
 
+/// Counters and quotas did not need it before 0.5.0: a user of then still suffices.
+#[test]
+fn counters_and_quotas_do_without_setrange() {
+    let redis = Redis::start();
+    let mut line = line(&redis);
+    line.retain(|rule| rule != "+setrange");
+    set_user(&redis, &line);
+    let policies = "counter = { limit = \"5/1h\", algorithm = \"sliding-counter\" }, \
+                    quota = { limit = \"5/month\", algorithm = \"quota\" }";
+    let conf = Conf::new(&url(&redis), policies)
+        .limited("/counter", "counter")
+        .limited("/quota", "quota")
+        .stats();
+    let nginx = Nginx::start(&conf);
+    wait_until_up(&nginx);
+    let client = nginx.client();
+    for path in ["/counter", "/quota"] {
+        let statuses: Vec<u16> = (0..7).map(|_| client.get(path).status).collect();
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429], "{path}");
+    }
+    assert_eq!(refused(&redis), [("lua".to_owned(), "setrange".to_owned())]);
+    nginx.assert_calm_log();
+}
+
 #[test]
 fn other_keys_are_out_of_its_reach() {
     let redis = Redis::start();

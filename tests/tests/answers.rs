@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use weir_tests::{Conf, Nginx, Redis};
+use weir_tests::{Conf, Nginx, Redis, in_parallel, process};
 
 #[test]
 fn a_client_reads_its_limit_and_a_refusal_in_the_headers() {
@@ -235,4 +235,41 @@ fn what_is_asked_in_one_turn_is_one_call() {
     // The first of those may have left before anybody knew of the others.
     assert_eq!(ask("/eight", 50), (50, 400));
     assert_eq!(ask("/api", 50), (50, 50));
+}
+
+/// Somebody blocks the worker for longer than a decision may take, in the turn in which
+/// others have asked: that is not Redis's fault, and on_error is not for it.
+#[test]
+fn a_turn_that_blocks_is_not_taken_for_a_redis_that_does_not_answer() {
+    let redis = Redis::start();
+    let policies = "api = { limit = \"1000000/1h\", on_error = \"closed\" }";
+    let block = "local stop = require('resty.weir.calls').clock() + 0.25 \
+                 while require('resty.weir.calls').clock() < stop do end ngx.print('ok')";
+    let nginx = Nginx::start(
+        &Conf::with_timeout("100ms", &redis.url(), policies)
+            .limited("/api", "api")
+            .content("/block", block)
+            .stats(),
+    );
+    let worker = nginx.workers()[0];
+    for _ in 0..5 {
+        // Connections are there, so that what follows is one turn's.
+        let client = nginx.client();
+        in_parallel(9, |_| client.get("/plain"));
+        let before = nginx.count("decisions.allowed");
+        process::signal(worker, libc::SIGSTOP);
+        let statuses = std::thread::scope(|scope| {
+            let asking: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| client.get("/api").status)).collect();
+            std::thread::sleep(Duration::from_millis(50));
+            let blocking = scope.spawn(|| client.get("/block").status);
+            std::thread::sleep(Duration::from_millis(50));
+            process::signal(worker, libc::SIGCONT);
+            assert_eq!(blocking.join().unwrap(), 200);
+            asking.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<u16>>()
+        });
+        assert_eq!(statuses, [200; 8]);
+        assert_eq!(nginx.count("decisions.allowed"), before + 8);
+    }
+    nginx.assert_calm_log();
 }

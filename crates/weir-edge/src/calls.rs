@@ -3,7 +3,7 @@
 //!
 //! A call of a Lua function that is written in C or Rust ends a trace, and costs the
 //! caller more than a decision does. All else goes through mlua. Every call is made
-//! on the nginx worker's thread, by `lua/resty/weir/engine.lua` alone, which holds
+//! on the nginx worker's thread, by `lua/resty/weir/calls.lua` alone, which holds
 //! the engine as long as it calls.
 
 use std::ffi::{c_char, c_void};

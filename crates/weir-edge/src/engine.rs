@@ -78,16 +78,16 @@ impl Engine {
         })
     }
 
-    /// `start()`: `true`, or `nil, error`. Does nothing if the thread runs, or there
+    /// `start()`: `true, nil, is_new`, or `nil, error`. Does nothing if the thread runs, or there
     /// is nothing for it to do.
-    fn start(&self) -> (Option<bool>, Option<String>) {
+    fn start(&self) -> (Option<bool>, Option<String>, bool) {
         self.metrics.start();
         let (Some(redis), Some(deployment)) = (&self.config.redis, &self.deployment) else {
-            return (Some(true), None);
+            return (Some(true), None, false);
         };
         let mut worker = self.worker.borrow_mut();
         if worker.as_ref().is_some_and(Worker::runs_here) {
-            return (Some(true), None);
+            return (Some(true), None, false);
         }
         if let Some(stale) = worker.take()
             && !stale.is_own()
@@ -101,9 +101,9 @@ impl Engine {
                 // What was asked of the last thread is answered no more.
                 self.under_way.borrow_mut().clear();
                 *worker = Some(started);
-                (Some(true), None)
+                (Some(true), None, true)
             }
-            Err(error) => (None, Some(format!("the I/O thread cannot start: {error}"))),
+            Err(error) => (None, Some(format!("the I/O thread cannot start: {error}")), false),
         }
     }
 

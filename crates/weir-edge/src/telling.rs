@@ -100,7 +100,7 @@ impl Telling {
         partition_key: &[u8],
     ) {
         let Decided { at, verdict } = decided;
-        self.texts.clear();
+        self.begin();
         self.texts.push_number(fields::retry_after(&verdict));
         if verdict.allowed {
             self.texts.push_absent();
@@ -125,8 +125,7 @@ impl Telling {
 
     /// Tells why there is no decision.
     pub(crate) fn fail(&mut self, reason: &str, detail: Option<&str>) {
-        self.verdict = None;
-        self.texts.clear();
+        self.begin();
         self.texts.push(|text| text.push_str(reason));
         match detail {
             Some(detail) => self.texts.push(|text| text.push_str(detail)),
@@ -137,12 +136,19 @@ impl Telling {
 
     /// Tells texts alone: `Content-Type` and body; a line.
     pub(crate) fn tell_texts(&mut self, told: &[&str]) {
-        self.verdict = None;
-        self.texts.clear();
+        self.begin();
         for told in told {
             self.texts.push(|text| text.push_str(told));
         }
         self.show_texts();
+    }
+
+    /// Takes back what was told: whatever happens until it is told anew, nobody reads
+    /// texts that are not there any more.
+    fn begin(&mut self) {
+        self.verdict = None;
+        self.told.lengths = [ABSENT; BEFORE_VALUES + MAX_VALUES];
+        self.texts.clear();
     }
 
     fn show_texts(&mut self) {

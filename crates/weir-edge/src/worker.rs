@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 use weir_core::config::RedisConfig;
@@ -21,11 +22,16 @@ use crate::sys;
 /// than a few mean that nobody has read them for a long time.
 const MAX_NOTICES: usize = 64;
 
+/// What waits for longer than this to leave is late: the worker is busy with something
+/// else.
+const LATE: Duration = Duration::from_millis(1);
+
 /// A running thread and the ways to it. Dropping it lets the thread end by
 /// itself; nobody waits for it.
 pub(crate) struct Worker {
     pid: u32,
     thread: JoinHandle<()>,
+    timeout: Duration,
     asks: Queue,
     /// What is to leave for the queue.
     outbox: RefCell<Vec<Ask>>,
@@ -119,6 +125,7 @@ impl Worker {
         Ok(Self {
             pid: std::process::id(),
             thread,
+            timeout: config.timeout,
             asks,
             outbox: RefCell::default(),
             orders: order_sender,
@@ -151,6 +158,10 @@ impl Worker {
             _ if self.asks.is_closed() => Refusal::Stopped,
             _ if self.asks.room() <= outbox.len() => Refusal::QueueFull,
             LinkState::Up | LinkState::Connecting => {
+                let is_late = |first: &Ask| ask.deadline > first.deadline + LATE;
+                if outbox.first().is_some_and(is_late) {
+                    self.send(&mut outbox);
+                }
                 outbox.push(ask);
                 return Ok(());
             }
@@ -164,7 +175,17 @@ impl Worker {
 
     /// Queues what was submitted, and wakes the thread if it sleeps.
     pub(crate) fn flush(&self) {
-        for ask in self.outbox.borrow_mut().drain(..) {
+        self.send(&mut self.outbox.borrow_mut());
+    }
+
+    /// How long an answer may take counts from here: what is in the outbox for long was
+    /// held up by the worker, and not by Redis.
+    fn send(&self, outbox: &mut Vec<Ask>) {
+        let Some(first) = outbox.first() else { return };
+        let late = (Instant::now() + self.timeout).saturating_duration_since(first.deadline);
+        let late = if late > LATE { late } else { Duration::ZERO };
+        for mut ask in outbox.drain(..) {
+            ask.deadline += late;
             // There was room, and nobody else queues. A thread that has ended answers
             // nobody, and the pump tells them.
             let _ = self.asks.push(ask);

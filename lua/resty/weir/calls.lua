@@ -190,8 +190,12 @@ end
 -- Content-Type and body of an answer in place of the upstream's; `is_error` for one
 -- under on_error.
 function _M.refusal(accept, is_error, status, retry_after, violated)
-    call_refusal(address, accept, accept and #accept or 0, is_error, status, retry_after,
-        retry_after and #retry_after or 0, violated, violated and #violated or 0)
+    local ending = call_refusal(address, accept, accept and #accept or 0, is_error, status,
+        retry_after, retry_after and #retry_after or 0, violated, violated and #violated or 0)
+    if ending ~= DECIDED then
+        -- Nothing here may turn an answer into a 500.
+        return "text/plain", "rate limit exceeded\n"
+    end
     return text(0), text(1)
 end
 

@@ -13,6 +13,7 @@ local clear = calls.clear
 local decision_that_came = calls.decision_that_came
 local next_answer = calls.next
 local reason_that_came = calls.reason_that_came
+local flush = sender.flush
 local send = sender.send
 local tcp = ngx.socket.tcp
 local timer_at = ngx.timer.at
@@ -240,7 +241,11 @@ function _M.ensure()
     local time = now()
     if time - changed >= PATIENCE then
         doubtful = state == "starting" or broken
-        local ok, err = engine:start()
+        local ok, err, is_new = engine:start()
+        if is_new then
+            -- What a thread before it was asked for nobody answers any more.
+            unsettled, settling = unsettled + settling, 0
+        end
         if ok then
             started = started + 1
             ok, err = timer_at(0, run, started)
@@ -337,20 +342,31 @@ function _M.wait(ticket, timeout, rule)
     end
     waiter.rule = rule
     waiters[ticket] = waiter
-    send(waiting == 0)
+    local turn = send(waiting == 0)
     waiting = waiting + 1
 
     -- Not blindly for a pump that may never come.
-    local was_posted = waiter.semaphore:wait(state == "on" and timeout or min(timeout, PATIENCE))
+    timeout = state == "on" and timeout or min(timeout, PATIENCE)
+    local was_posted = waiter.semaphore:wait(timeout)
 
     if not waiter.done then
         -- The answer may have come while the worker was busy elsewhere.
         drain()
-        if not waiter.done then
-            waiters[ticket] = nil
-            waiting = waiting - 1
-            return nil, "timeout"
+    end
+    if turn and not waiter.done then
+        -- Or the worker was busy for so long that the request could not leave.
+        if not turn.has_left then
+            flush()
         end
+        if turn.late then
+            was_posted = waiter.semaphore:wait(min(turn.late, timeout))
+            drain()
+        end
+    end
+    if not waiter.done then
+        waiters[ticket] = nil
+        waiting = waiting - 1
+        return nil, "timeout"
     end
     local decision, reason = waiter.decision, waiter.reason
     if was_posted then

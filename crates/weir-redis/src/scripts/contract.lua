@@ -178,6 +178,14 @@ local function foreign(key, what)
 end
 
 
+-- Writes over a value of the same size, which keeps its time to live and costs half of
+-- what SET costs with one; false where that is not done. A user of a counter or a
+-- quota needed no SETRANGE before 0.5.0.
+local function overwrite(key, value)
+    return type(redis.pcall("SETRANGE", key, "0", value)) == "number"
+end
+
+
 -- Takes a value of this many bytes apart: a time, and one or two counts. What
 -- does not look like that is not touched.
 local function unpack_value(layout, size, value, key, what)

@@ -88,9 +88,7 @@ local counter = (not lone or find(lone, " counter:", 1, true))
             current = MAX_LIMIT
         end
         local value = pack(FORMAT, start, current, previous)
-        if lives then
-            call("SETRANGE", key, "0", value)
-        else
+        if not (lives and overwrite(key, value)) then
             call("SET", key, value, "PX",
                 behind == 0 and window_lifetime or lifetime(start + 2 * window - now))
         end

@@ -99,11 +99,10 @@ local quota = (not lone or find(lone, " quota:", 1, true))
         if count > MAX_LIMIT then
             count = MAX_LIMIT
         end
-        if lives then
-            call("SETRANGE", key, "0", pack(FORMAT, start, count))
-        else
+        local value = pack(FORMAT, start, count)
+        if not (lives and overwrite(key, value)) then
             -- Of this period: another is gone on with only where it has a key.
-            call("SET", key, pack(FORMAT, start, count), "PX", this_lifetime)
+            call("SET", key, value, "PX", this_lifetime)
         end
         return remaining - cost, left()
     end
