@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use weir_tests::{Conf, Nginx, Redis, in_parallel, process};
+use weir_tests::{Client, Conf, Nginx, Redis, process};
 
 #[test]
 fn a_client_reads_its_limit_and_a_refusal_in_the_headers() {
@@ -253,17 +253,18 @@ fn a_turn_that_blocks_is_not_taken_for_a_redis_that_does_not_answer() {
     );
     let worker = nginx.workers()[0];
     for _ in 0..5 {
-        // Connections are there, so that what follows is one turn's.
-        let client = nginx.client();
-        in_parallel(9, |_| client.get("/plain"));
+        // Each with a connection, so that what follows is one turn's.
+        let clients: Vec<Client> = (0..9).map(|_| nginx.client()).collect();
+        clients.iter().for_each(|client| assert_eq!(client.get("/plain").status, 200));
         let before = nginx.count("decisions.allowed");
         process::signal(worker, libc::SIGSTOP);
         let statuses = std::thread::scope(|scope| {
+            let (last, others) = clients.split_last().unwrap();
             let asking: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| client.get("/api").status)).collect();
-            std::thread::sleep(Duration::from_millis(50));
-            let blocking = scope.spawn(|| client.get("/block").status);
-            std::thread::sleep(Duration::from_millis(50));
+                others.iter().map(|client| scope.spawn(|| client.get("/api").status)).collect();
+            sleep(Duration::from_millis(50));
+            let blocking = scope.spawn(|| last.get("/block").status);
+            sleep(Duration::from_millis(50));
             process::signal(worker, libc::SIGCONT);
             assert_eq!(blocking.join().unwrap(), 200);
             asking.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<u16>>()
