@@ -85,7 +85,7 @@ local function fail()
 end
 
 
--- The decision that was told last. Its list are the values of the policy's headers.
+-- The decision that was told last. In its list are the values of the policy's headers.
 --   at, remaining, denied, retry_after, violated
 --                           what was decided: see crates/weir-edge/src/telling.rs;
 --   origin                  who decided;

@@ -37,8 +37,9 @@ local LATE = 0.001
 local TURNS = 16
 
 
--- The light thread, if it runs, and what it waits for.
+-- The light thread, whether it serves, and what it waits for.
 local thread
+local is_serving = false
 local posted
 
 -- The turn of what was asked and has not left, if the light thread has been told:
@@ -77,7 +78,7 @@ _M.flush = flush
 -- which it leaves, nil if it has left.
 function _M.send(is_alone)
     asked = asked + 1
-    if not thread or is_alone and crowded == 0 then
+    if not is_serving or is_alone and crowded == 0 then
         flush()
     elseif not turn then
         turn = { began = clock(), has_left = false, late = false }
@@ -101,9 +102,9 @@ end
 
 
 local function run()
+    is_serving = true
     local _, err = pcall(serve)
-    -- What is asked from now on leaves at once.
-    thread = nil
+    is_serving = false
     log(ERR, "weir: what is asked leaves one by one, because its light thread ended: ",
         tostring(err))
     flush()
@@ -114,15 +115,17 @@ end
 -- Without it all leaves at once.
 function _M.start()
     posted = new_semaphore(0)
-    thread = posted and spawn(run)
+    if posted then
+        thread = spawn(run)
+    end
 end
 
 
 -- Ends it.
 function _M.stop()
-    if thread then
+    if is_serving then
         kill(thread)
-        thread = nil
+        is_serving = false
         flush()
     end
 end
