@@ -32,10 +32,7 @@ fn setup(_: &Lua, config: LuaValue) -> LuaResult<(Option<Handle>, Option<String>
     })
 }
 
-// Values are made without a protected call around each, which would cost more
-// than all else that `fields` does (950 against 290 ns). The price: Lua out of
-// memory in one of our calls aborts the worker, and nginx starts another.
-#[mlua::lua_module(skip_memory_check)]
+#[mlua::lua_module]
 fn weir_edge(lua: &Lua) -> LuaResult<LuaTable> {
     let module = lua.create_table()?;
     module.set("version", env!("CARGO_PKG_VERSION"))?;

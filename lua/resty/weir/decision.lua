@@ -95,7 +95,7 @@ end
 _M.is_mistake = is_mistake
 
 
--- Asks whom? See weir/calls.lua.
+-- Asks whoever decides, and waits if that is Redis.
 local function ask_any(rule, source, value, cost, in_full)
     if has_redis then
         local ok, err = ensure_pump()

@@ -93,7 +93,6 @@ impl Worker {
     fn start(redis: &Redis) -> LuaResult<Self> {
         // SAFETY: all that is loaded is ours, and calls.lua needs LuaJIT's ffi.
         let lua = unsafe { Lua::unsafe_new() };
-        lua.skip_memory_check(true);
         let config = format!(
             "return {{ redis = {{ url = '{}', timeout = '60s' }}, policies = {{ api = {{ \
              key = '$remote_addr', limit = '1000000/1m', algorithm = 'sliding-counter' }} }} }}",
