@@ -7,11 +7,7 @@
 -- by how many tokens, rounded up, more was missing than the burst. It tells a
 -- debt from what was used under a larger burst, which is not held against a
 -- smaller one.
-local bucket = (not lone or find(lone, " bucket:", 1, true))
-    and function(limit, window, burst, afterwards)
-    local FORMAT, SIZE = "<ddd", 24
-
-
+if name == "bucket" then
     -- Microseconds in which the rate refills so many tokens and such a part of
     -- one more, rounded up.
     local function refill(tokens, part)
@@ -68,12 +64,13 @@ local bucket = (not lone or find(lone, " bucket:", 1, true))
         if value then
             if #value == 32 then
                 -- Read as the last of three, it is checked like those.
-                local _, _, debt = unpack_value(FORMAT, SIZE, sub(value, 9), key, "a token bucket")
+                local _, _, debt =
+                    unpack_value("<ddd", 24, value:sub(9), key, "a token bucket")
                 most = min(burst + debt, MAX_LIMIT)
-                value = sub(value, 1, SIZE)
+                value = value:sub(1, 24)
             end
             stored_time, stored, stored_part =
-                unpack_value(FORMAT, SIZE, value, key, "a token bucket")
+                unpack_value("<ddd", 24, value, key, "a token bucket")
         end
         if value and stored_time <= ahead then
             local gained, gained_part = 0, 0
@@ -107,12 +104,13 @@ local bucket = (not lone or find(lone, " bucket:", 1, true))
     end
 
 
-    local function reset()
-        if missing == 0 and part == 0 then
-            return 0
+    local function rest()
+        local reset = 0
+        if missing > 0 or part > 0 then
+            reset = min(time - now + refill(missing, part),
+                most and min(refill(most, 0), MAX_WINDOW) or whole)
         end
-        return min(time - now + refill(missing, part),
-            most and min(refill(most, 0), MAX_WINDOW) or whole)
+        return reset, stored_time and stored_time + min(refill(stored, stored_part), MAX_WINDOW)
     end
 
 
@@ -124,7 +122,7 @@ local bucket = (not lone or find(lone, " bucket:", 1, true))
         if span > MAX_WINDOW then
             span = MAX_WINDOW
         end
-        call("SET", key, pack(FORMAT, time, owed, owed_part), "PX", lifetime(behind + span))
+        call("SET", key, pack("<ddd", time, owed, owed_part), "PX", lifetime(behind + span))
         if owed >= burst then
             missing, part, span = burst, 0, whole
         else
@@ -132,12 +130,6 @@ local bucket = (not lone or find(lone, " bucket:", 1, true))
         end
         span = behind + span
         return whole_tokens(), span < whole and span or whole
-    end
-
-
-    local function rest()
-        return reset(),
-            stored_time and stored_time + min(refill(stored, stored_part), MAX_WINDOW)
     end
 
 
@@ -150,7 +142,7 @@ local bucket = (not lone or find(lone, " bucket:", 1, true))
     -- part of one more, is beyond the burst.
     local function store(key, at, tokens, of_one, held, held_part)
         local debt = max(held - burst + (held_part > 0 and 1 or 0), 0)
-        local value = pack(FORMAT, at, tokens, of_one)
+        local value = pack("<ddd", at, tokens, of_one)
         if debt > 0 then
             value = value .. pack("<d", debt)
         end
@@ -186,7 +178,7 @@ local bucket = (not lone or find(lone, " bucket:", 1, true))
         if missing >= (most or burst) then
             missing, part = most or burst, 0
         end
-        return whole_tokens(), reset()
+        return whole_tokens(), (rest())
     end
 
 

@@ -63,9 +63,9 @@
 -- and burst stay the same; of a count, if it has not come to the end of its
 -- numbers.)
 --
--- These are the parts of one script: this one, the algorithms, decide.lua. An
--- algorithm is a function of a limit's numbers, or nothing where a lone request does
--- not have it; it returns four functions, that share what look found:
+-- These are the parts of one script: this one, the algorithms, decide.lua. The
+-- algorithms are branches of one function of a limit's name and numbers; it returns
+-- four functions, that share what look found:
 --   look(key, cost)    returns remaining and wait; writes nothing;
 --   charge(key, cost, remaining)
 --                      records cost; returns remaining, which is below 0 where
@@ -76,17 +76,21 @@
 --   refund(key, cost, time)
 --                      gives back what of cost was charged at this time and is
 --                      still recorded; what look found is no more true then.
--- Each function that is made costs a lone decision: only with `afterwards` there
--- is a refund. The other three then charge afterwards: look raises an error if
--- cost cannot be recorded, whatever the wait.
+-- Only with `afterwards` there is a refund. The other three then charge
+-- afterwards: look raises an error if cost cannot be recorded, whatever the wait.
+--
+-- Whole numbers are given to redis.call() as "%d" writes them: tostring() would round
+-- them at 1e14, and a number costs three times as much.
+--
 -- Lua in Redis is interpreted, and half of what a decision costs: numbers live
--- in locals, not in tables.
-
--- In microseconds.
-local MIN_CLOCK_SKEW, MAX_CLOCK_SKEW = 1000000, 60000000
+-- in locals, not in tables. Nothing outlives a call, so that a lone decision pays
+-- for all that is made before it: for each function, and for each local of this
+-- level that a function uses. What is needed seldom is made where it is needed.
 
 local MAX_LIMIT = 9007199254740991
-local MIN_WINDOW, MAX_WINDOW = 1000, 31622400000000
+
+-- In microseconds.
+local MAX_WINDOW = 31622400000000
 
 -- The most that a log takes at once: it records each unit by itself, and the
 -- server does nothing else meanwhile.
@@ -94,26 +98,14 @@ local MAX_LOG_COST = 10000
 
 local call = redis.call
 local ARGV, KEYS = ARGV, KEYS
-local floor, max, min = math.floor, math.max, math.min
-local find, format, rep, sub = string.find, string.format, string.rep, string.sub
-local pack, unpack_struct = struct.pack, struct.unpack
-
--- A request that comes alone: the algorithms that it does not have are not even
--- made.
-local lone = #ARGV == 2 and ARGV[2]
-
-
--- Whole numbers travel as digits: tostring() would round them at 1e14, and a
--- number given to redis.call() costs three times as much.
-local function digits(number)
-    return format("%d", number)
-end
+local max, min = math.max, math.min
+local format, pack, unpack_struct = string.format, struct.pack, struct.unpack
 
 
 local now
 if ARGV[1] == "" then
     local time = call("TIME")
-    now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+    now = time[1] * 1000000 + time[2]
 else
     now = tonumber(ARGV[1]:match("^%d+$"))
 end
@@ -122,9 +114,10 @@ if not now then
 end
 
 
--- Up to when something counts that is ahead of the clock.
+-- Up to when something counts that is ahead of the clock: by its span, of one
+-- second to sixty.
 local function ahead_of(span)
-    return now + min(max(span, MIN_CLOCK_SKEW), MAX_CLOCK_SKEW)
+    return now + min(max(span, 1000000), 60000000)
 end
 
 
@@ -149,7 +142,7 @@ local function muldiv(a, b, c)
 
     -- Bit by bit from the top of a, since doubles have no room for more: twice
     -- what there was, and b for a bit that is set.
-    local whole, part = floor(b / c), b % c
+    local whole, part = math.floor(b / c), b % c
     local quotient, left = 0, 0
     local bit = 4503599627370496
     while bit >= 1 do
@@ -186,8 +179,8 @@ local function overwrite(key, value)
 end
 
 
--- Takes a value of this many bytes apart: a time, and one or two counts. What
--- does not look like that is not touched.
+-- Takes a value of this many bytes apart: a time, and one or two counts. What does
+-- not look like that is not touched.
 local function unpack_value(layout, size, value, key, what)
     if #value ~= size then
         foreign(key, what)
@@ -200,4 +193,11 @@ local function unpack_value(layout, size, value, key, what)
     return time, first, second
 end
 
+
+-- Members that sliding logs have been given in this call.
+local members = 0
+
+
+-- Each of the parts up to decide.lua is a branch of it.
+local function algorithm(name, limit, window, burst, afterwards)
 

@@ -1,13 +1,9 @@
 -- The sliding counter: a string of three numbers (little-endian doubles): where
 -- the current window begins, in microseconds, and the units admitted in it and
 -- in the window before. Windows are aligned to the epoch.
-local counter = (not lone or find(lone, " counter:", 1, true))
-    and function(limit, window, _, afterwards)
-    local FORMAT, SIZE = "<ddd", 24
-
+if name == "counter" then
     local window_start = now - now % window
     local window_overlap = window_start + window - now
-    local window_lifetime = lifetime(window_start + 2 * window - now)
     local ahead = ahead_of(window)
 
     -- What look found: the counts, how much of the previous window overlaps,
@@ -16,23 +12,13 @@ local counter = (not lone or find(lone, " counter:", 1, true))
     local start, current, previous, overlap, behind, expires, lives
 
 
-    -- Until no more than `room` of what was admitted in a window overlaps, of
-    -- which `overlaps` does now.
-    local function until_room(admitted, overlaps, room)
-        if admitted <= room then
-            return 0
-        end
-        return overlaps - (muldiv(room, window, admitted))
-    end
-
-
     local function look(key, cost)
         local value = call("GET", key)
         local this, last = 0, 0
         start, overlap, behind, expires, lives = window_start, window_overlap, 0, nil, false
         if value then
             local time
-            time, this, last = unpack_value(FORMAT, SIZE, value, key, "a sliding counter")
+            time, this, last = unpack_value("<ddd", 24, value, key, "a sliding counter")
             expires = time + (this > 0 and 2 or 1) * window
             if time == window_start then
                 lives = this > 0
@@ -61,6 +47,16 @@ local counter = (not lone or find(lone, " counter:", 1, true))
         elseif cost > limit then
             return remaining, -1
         end
+
+        -- Until no more than `left` of what was admitted in a window overlaps, of
+        -- which `overlaps` does now.
+        local function until_room(admitted, overlaps, left)
+            if admitted <= left then
+                return 0
+            end
+            return overlaps - (muldiv(left, window, admitted))
+        end
+
         local span
         if cost <= limit - current then
             span = until_room(counted, overlap, limit - current - cost)
@@ -72,13 +68,14 @@ local counter = (not lone or find(lone, " counter:", 1, true))
     end
 
 
-    local function reset()
+    local function rest()
+        local reset = 0
         if current > 0 then
-            return min(behind + overlap + window, 2 * window)
+            reset = min(behind + overlap + window, 2 * window)
         elseif previous > 0 then
-            return min(behind + overlap, 2 * window)
+            reset = min(behind + overlap, 2 * window)
         end
-        return 0
+        return reset, expires
     end
 
 
@@ -87,20 +84,14 @@ local counter = (not lone or find(lone, " counter:", 1, true))
         if current > MAX_LIMIT then
             current = MAX_LIMIT
         end
-        local value = pack(FORMAT, start, current, previous)
+        local value = pack("<ddd", start, current, previous)
         if not (lives and overwrite(key, value)) then
-            call("SET", key, value, "PX",
-                behind == 0 and window_lifetime or lifetime(start + 2 * window - now))
+            call("SET", key, value, "PX", lifetime(start + 2 * window - now))
         end
         if behind == 0 then
             return remaining - cost, overlap + window
         end
-        return remaining - cost, reset()
-    end
-
-
-    local function rest()
-        return reset(), expires
+        return remaining - cost, (rest())
     end
 
 
@@ -122,7 +113,7 @@ local counter = (not lone or find(lone, " counter:", 1, true))
             return
         end
         local ends = start + (current > 0 and 2 or 1) * window
-        call("SET", key, pack(FORMAT, start, current, previous), "PX", lifetime(ends - now))
+        call("SET", key, pack("<ddd", start, current, previous), "PX", lifetime(ends - now))
     end
 
 

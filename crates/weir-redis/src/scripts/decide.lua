@@ -1,27 +1,20 @@
-local algorithms = { log = log, ring = ring, counter = counter, bucket = bucket, quota = quota }
-
--- The requests' texts, taken apart. Requests of one policy, kind and cost share
--- one.
-local asks = {}
-
-
-local function in_range(number, low, high)
-    return number and number >= low and number <= high
+    -- None of the parts before.
+    error("no such algorithm: " .. name, 0)
 end
 
 
+-- The functions of a limit, with which it is decided, charged or given back.
 local function read_limit(ask, name, limit, window, burst)
-    local algorithm = algorithms[name] or error("no such algorithm: " .. name, 0)
     limit, burst = tonumber(limit), tonumber(burst)
-    local is_valid = in_range(limit, 1, MAX_LIMIT)
+    local is_valid = limit >= 1 and limit <= MAX_LIMIT
     if name == "quota" then
         is_valid = is_valid and (window == "hour" or window == "day" or window == "month")
     else
-        window = not find(window, "%D") and tonumber(window)
-        is_valid = is_valid and in_range(window, MIN_WINDOW, MAX_WINDOW)
+        window = not window:find("%D") and tonumber(window)
+        is_valid = is_valid and window and window >= 1000 and window <= MAX_WINDOW
     end
     if name == "bucket" then
-        is_valid = is_valid and in_range(burst, 1, MAX_LIMIT)
+        is_valid = is_valid and burst and burst >= 1 and burst <= MAX_LIMIT
     else
         is_valid = is_valid and not burst
     end
@@ -30,44 +23,43 @@ local function read_limit(ask, name, limit, window, burst)
     end
 
     local afterwards, units, time = ask.afterwards, ask.units, ask.time
-    local look, charge, rest, refund = algorithm(limit, window, burst, afterwards)
+    local look, charge, rest, refund = algorithm(name, limit, window, burst, afterwards)
     if time then
         -- A view, at the end of which it is given back.
-        return {
-            look = look,
-            rest = function(key)
-                refund(key, units, time)
-                local remaining = look(key, 0)
-                local reset, expires = rest(key)
-                return reset, expires, remaining
-            end,
-        }
+        return look, nil, function(key)
+            refund(key, units, time)
+            local remaining = look(key, 0)
+            local reset, expires = rest(key)
+            return reset, expires, remaining
+        end
     elseif afterwards then
         -- A decision that finds room whatever there is.
-        return {
-            look = function(key, cost)
-                return (look(key, cost)), 0
-            end,
-            charge = function(key, cost, remaining)
-                local left, reset = charge(key, cost, remaining)
-                return left > 0 and left or 0, reset
-            end,
-        }
+        return function(key, cost)
+            return (look(key, cost)), 0
+        end, function(key, cost, remaining)
+            local left, reset = charge(key, cost, remaining)
+            return left > 0 and left or 0, reset
+        end, rest
     end
-    return { look = look, charge = charge, rest = rest }
+    return look, charge, rest
 end
 
 
+-- The requests' texts, taken apart: for each limit its three functions, one after
+-- another. Requests of one policy, kind and cost share one.
+local asks = {}
+
+
 local function read_ask(text)
-    local _, stop, cost = find(text, "^(%d+)")
-    -- With a place for all that a decision under one limit has: to grow costs a
-    -- table as much as a closure.
-    local ask, limits, length = { false, cost = tonumber(cost), limits = 0 }, 0, #text
+    local _, stop, cost = text:find("^(%d+)")
+    -- With places for all that a decision under one limit has: to grow costs a table
+    -- as much as a function.
+    local ask, limits, length = { false, false, false, cost = tonumber(cost), limits = 0 }, 0, #text
     if not stop then
-        _, stop, cost = find(text, "^%+(%d+)")
+        _, stop, cost = text:find("^%+(%d+)")
         local time
         if not stop then
-            _, stop, cost, time = find(text, "^%-(%d+)@(%d+)")
+            _, stop, cost, time = text:find("^%-(%d+)@(%d+)")
         end
         ask.afterwards, ask.units, ask.time = true, tonumber(cost), tonumber(time)
         ask.cost = time and 0 or ask.units
@@ -75,16 +67,18 @@ local function read_ask(text)
     while stop and stop < length do
         local name, limit, window, colon, burst
         _, stop, name, limit, window, colon, burst =
-            find(text, "^ (%a+):(%d+):(%w+)(:?)(%d*)", stop + 1)
+            text:find("^ (%a+):(%d+):(%w+)(:?)(%d*)", stop + 1)
         if stop and (colon == "") == (burst == "") then
+            local place = 3 * limits
+            ask[place + 1], ask[place + 2], ask[place + 3] =
+                read_limit(ask, name, limit, window, burst)
             limits = limits + 1
-            ask[limits] = read_limit(ask, name, limit, window, burst)
         else
             stop = nil
         end
     end
     if not stop or limits == 0 or ask.cost > MAX_LIMIT
-        or ask.afterwards and not in_range(ask.units, 1, MAX_LIMIT)
+        or ask.afterwards and not (ask.units >= 1 and ask.units <= MAX_LIMIT)
         or ask.time and ask.time > MAX_LIMIT then
         error("not a request", 0)
     end
@@ -105,11 +99,11 @@ local function settle(ask, before, allowed)
     reply[place] = allowed
     local is_charged = allowed == 1 and cost > 0
     for i = 1, ask.limits do
-        local limit, key = ask[i], KEYS[before + i]
+        local key, charge, rest = KEYS[before + i], ask[3 * i - 1], ask[3 * i]
         if is_charged then
-            reply[place + 1], reply[place + 3] = limit.charge(key, cost, reply[place + 1])
+            reply[place + 1], reply[place + 3] = charge(key, cost, reply[place + 1])
         else
-            local reset, expires, after = limit.rest(key)
+            local reset, expires, after = rest(key)
             reply[place + 1], reply[place + 3] = after or reply[place + 1], reset
             -- A key that has lost its time to live gets it back.
             if expires and call("PTTL", key) == -1 then
@@ -119,27 +113,6 @@ local function settle(ask, before, allowed)
         place = place + 3
     end
     replied = place
-end
-
-
--- Decides one request, whose keys stand behind the first `before`.
-local function decide(ask, before)
-    local cost, allowed, place = ask.cost, 1, replied + 1
-    for i = 1, ask.limits do
-        local key = KEYS[before + i]
-        for j = 1, i - 1 do
-            if key == KEYS[before + j] then
-                error("the keys of a request must differ", 0)
-            end
-        end
-        local remaining, wait = ask[i].look(key, cost)
-        reply[place + 1], reply[place + 2] = remaining, wait
-        place = place + 3
-        if wait ~= 0 then
-            allowed = 0
-        end
-    end
-    settle(ask, before, allowed)
 end
 
 
@@ -173,13 +146,13 @@ local done, before = 1, 0
 -- limit and pass: these in a straight line.
 local function decide_all()
     while done < requests do
-        local ask = asks[ARGV[done + 1]]
-        local cost = ask.cost
-        if ask.limits == 1 and cost > 0 then
-            local limit, key, place = ask[1], KEYS[before + 1], replied
-            local remaining, wait = limit.look(key, cost)
+        local ask, place = asks[ARGV[done + 1]], replied
+        local cost, limits = ask.cost, ask.limits
+        if limits == 1 and cost > 0 then
+            local key, look, charge = KEYS[before + 1], ask[1], ask[2]
+            local remaining, wait = look(key, cost)
             if wait == 0 then
-                local left, reset = limit.charge(key, cost, remaining)
+                local left, reset = charge(key, cost, remaining)
                 reply[place + 1], reply[place + 2] = 1, left
                 reply[place + 3], reply[place + 4] = 0, reset
                 replied = place + 4
@@ -188,9 +161,24 @@ local function decide_all()
                 settle(ask, before, 0)
             end
         else
-            decide(ask, before)
+            local allowed = 1
+            for i = 1, limits do
+                local key, look = KEYS[before + i], ask[3 * i - 2]
+                for j = 1, i - 1 do
+                    if key == KEYS[before + j] then
+                        error("the keys of a request must differ", 0)
+                    end
+                end
+                local remaining, wait = look(key, cost)
+                reply[place + 2], reply[place + 3] = remaining, wait
+                place = place + 3
+                if wait ~= 0 then
+                    allowed = 0
+                end
+            end
+            settle(ask, before, allowed)
         end
-        done, before = done + 1, before + ask.limits
+        done, before = done + 1, before + limits
     end
 end
 

@@ -1,24 +1,14 @@
 -- The sliding log: a sorted set with one member for each admitted unit, scored
 -- with its time in microseconds. A member is a number of up to 13 digits,
 -- unique within its set whoever calls, and short enough for a listpack.
+if name == "log" then
+    -- Members for one ZADD: Lua's stack bounds what unpack may return.
+    local CHUNK = 1000
 
--- Members begin again after this many.
-local MEMBERS = 10000000000000
-
--- Members for one ZADD: Lua's stack bounds what unpack may return.
-local CHUNK = 1000
-
--- Members made in this call.
-local members = 0
-
-
-local log = (not lone or find(lone, " log:", 1, true))
-    and function(limit, window, _, afterwards)
     local dearest = min(limit, MAX_LOG_COST)
     local ahead = ahead_of(window)
-    local now_digits, ahead_digits = digits(now), digits(ahead)
-    local cutoff = digits(now - window)
-    local after_cutoff = "(" .. cutoff
+    local now_digits, ahead_digits = format("%d", now), format("%d", ahead)
+    local after_cutoff = format("(%d", now - window)
     local window_lifetime = lifetime(window)
 
     -- What look found: the entries that count, and the newest of all if it was
@@ -28,7 +18,7 @@ local log = (not lone or find(lone, " log:", 1, true))
 
     -- The time of the entry with `newer` entries behind it, or nil.
     local function entry_time(key, newer)
-        local rank = digits(-1 - newer)
+        local rank = format("%d", -1 - newer)
         return tonumber(call("ZRANGE", key, rank, rank, "WITHSCORES")[2])
     end
 
@@ -68,9 +58,10 @@ local log = (not lone or find(lone, " log:", 1, true))
     end
 
 
+    -- They begin again after so many.
     local function member()
         members = members + 1
-        return digits((now + members) % MEMBERS)
+        return format("%d", (now + members) % 10000000000000)
     end
 
 
@@ -95,26 +86,16 @@ local log = (not lone or find(lone, " log:", 1, true))
     end
 
 
-    -- Removes what has expired, and what is too far ahead of the clock to count.
-    local function forget(key, gone)
-        if count == 0 then
+    local function charge(key, cost, remaining)
+        -- What has expired is removed, and what is too far ahead of the clock to
+        -- count. Only where there is such: a server out of memory refuses ZADD
+        -- unless the script has written before, and it should.
+        local gone = call("ZCARD", key) - count
+        if gone > 0 and count == 0 then
             -- Freed in the background: there may be many.
             call("UNLINK", key)
-            return
-        end
-        local expired = call("ZREMRANGEBYSCORE", key, "-inf", cutoff)
-        if expired < gone then
+        elseif gone > 0 and call("ZREMRANGEBYSCORE", key, "-inf", after_cutoff:sub(2)) < gone then
             call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
-        end
-    end
-
-
-    local function charge(key, cost, remaining)
-        -- Only where there is something to remove: a server out of memory
-        -- refuses ZADD unless the script has written before, and it should.
-        local gone = call("ZCARD", key) - count
-        if gone > 0 then
-            forget(key, gone)
         end
 
         if cost > 1 or call("ZADD", key, "NX", now_digits, member()) == 0 then
@@ -163,10 +144,10 @@ local log = (not lone or find(lone, " log:", 1, true))
         if time <= now - window or time > ahead then
             return
         end
-        local score = digits(time)
+        local score = format("%d", time)
         while cost > 0 do
             local entries = call("ZRANGEBYSCORE", key, score, score,
-                "LIMIT", "0", digits(min(cost, CHUNK)))
+                "LIMIT", "0", format("%d", min(cost, CHUNK)))
             if #entries == 0 then
                 return
             end

@@ -1,24 +1,24 @@
 -- The quota: a string of two numbers (little-endian doubles): where the period
 -- begins, in microseconds, and the units admitted in it. Periods are the
 -- calendar's, in UTC.
-local quota = (not lone or find(lone, " quota:", 1, true))
-    and function(limit, period, _, afterwards)
-    local FORMAT, SIZE = "<dd", 16
+if name == "quota" then
+    local period = window
     local DAY = 86400000000
 
 
     -- Days from the epoch to the first of January.
     local function days_before(year)
         local past = year - 1
+        local floor = math.floor
         return 365 * past + floor(past / 4) - floor(past / 100) + floor(past / 400) - 719162
     end
 
 
     -- Where the month of this time begins and ends.
     local function month(time)
-        local day = floor(time / DAY)
+        local day = math.floor(time / DAY)
         -- A year has 365.2425 days in the mean; by that it may be one too many.
-        local year = 1970 + floor(day / 365.2425)
+        local year = 1970 + math.floor(day / 365.2425)
         if day < days_before(year) then
             year = year - 1
         elseif day >= days_before(year + 1) then
@@ -49,7 +49,6 @@ local quota = (not lone or find(lone, " quota:", 1, true))
 
 
     local this_start, this_stop = bounds(now)
-    local this_lifetime = lifetime(this_stop - now)
     local ahead = ahead_of(this_stop - this_start)
 
     -- What look found: the period, its count, and when that ceases to matter; and
@@ -63,7 +62,7 @@ local quota = (not lone or find(lone, " quota:", 1, true))
         if not value then
             return
         end
-        local time, units = unpack_value(FORMAT, SIZE, value, key, "a quota")
+        local time, units = unpack_value("<dd", 16, value, key, "a quota")
         if time == this_start then
             count, expires, lives = units, this_stop, true
             return
@@ -99,10 +98,10 @@ local quota = (not lone or find(lone, " quota:", 1, true))
         if count > MAX_LIMIT then
             count = MAX_LIMIT
         end
-        local value = pack(FORMAT, start, count)
+        local value = pack("<dd", start, count)
         if not (lives and overwrite(key, value)) then
             -- Of this period: another is gone on with only where it has a key.
-            call("SET", key, value, "PX", this_lifetime)
+            call("SET", key, value, "PX", lifetime(this_stop - now))
         end
         return remaining - cost, left()
     end
@@ -125,7 +124,7 @@ local quota = (not lone or find(lone, " quota:", 1, true))
             call("UNLINK", key)
             return
         end
-        call("SET", key, pack(FORMAT, start, count - cost), "PX", lifetime(stop - now))
+        call("SET", key, pack("<dd", start, count - cost), "PX", lifetime(stop - now))
     end
 
 

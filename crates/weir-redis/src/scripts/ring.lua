@@ -6,8 +6,8 @@
 -- the number of times, MAGIC, and the newest time. The ring is changed in place
 -- and made anew, with a sixteenth to spare, when it is full or too large: at
 -- most 9 bytes for each recorded unit and 64 of frame.
-local ring = (not lone or find(lone, " ring:", 1, true))
-    and function(limit, window, _, afterwards)
+if name == "ring" then
+    local floor = math.floor
     local SMALL = 32
     local HEAD, HEAD_FORMAT = 24, "<I4I4I4I4d"
     local MAGIC = 1380533591
@@ -21,7 +21,7 @@ local ring = (not lone or find(lone, " ring:", 1, true))
     local TOO_MANY = "a compact log holds at most 16777216 units: "
 
     -- One byte more than a whole small string.
-    local SMALL_END = digits(8 * SMALL)
+    local SMALL_END = format("%d", 8 * SMALL)
 
     local dearest = min(limit, MAX_LOG_COST)
     local cutoff, ahead = now - window, ahead_of(window)
@@ -47,7 +47,8 @@ local ring = (not lone or find(lone, " ring:", 1, true))
         if block ~= slot - place then
             block = slot - place
             local from = HEAD + 8 * block
-            block_data = call("GETRANGE", key, digits(from), digits(from + 8 * BLOCK - 1))
+            local to = from + 8 * BLOCK - 1
+            block_data = call("GETRANGE", key, format("%d", from), format("%d", to))
         end
         return (unpack_struct("<d", block_data, 8 * place + 1))
     end
@@ -132,11 +133,11 @@ local ring = (not lone or find(lone, " ring:", 1, true))
     -- The times from index i up to but not including j, as one string.
     local function slice(key, i, j)
         if not slots then
-            return sub(data, 8 * i + 1, 8 * j)
+            return data:sub(8 * i + 1, 8 * j)
         end
         local times = ""
         each_run(i, j - i, function(from, to)
-            times = times .. call("GETRANGE", key, digits(from), digits(to - 1))
+            times = times .. call("GETRANGE", key, format("%d", from), format("%d", to - 1))
         end)
         return times
     end
@@ -145,7 +146,7 @@ local ring = (not lone or find(lone, " ring:", 1, true))
     -- The new times and those that are newer, if the clock stepped back; and the
     -- index from which on they stand.
     local function new_times(key, cost)
-        local times = rep(now_packed, cost)
+        local times = now_packed:rep(cost)
         if not newest or newest <= now then
             return times, stop
         end
@@ -165,7 +166,7 @@ local ring = (not lone or find(lone, " ring:", 1, true))
             end
             local last = unpack_struct("<d", times, #times - 7)
             times = pack(HEAD_FORMAT, 0, room, units, MAGIC, last) .. times
-                .. rep("\0", 8 * (room - units))
+                .. ("\0"):rep(8 * (room - units))
         end
         if life then
             call("SET", key, times, "PX", life)
@@ -186,7 +187,7 @@ local ring = (not lone or find(lone, " ring:", 1, true))
     local function put(key, times, place, oldest, units, last)
         local written = 0
         each_run(place, #times / 8, function(from, to)
-            call("SETRANGE", key, digits(from), sub(times, written + 1, written + to - from))
+            call("SETRANGE", key, format("%d", from), times:sub(written + 1, written + to - from))
             written = written + to - from
         end)
         call("SETRANGE", key, "0",
