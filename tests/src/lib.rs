@@ -31,6 +31,7 @@ pub mod subject;
 pub mod tap;
 pub mod trace;
 pub mod traffic;
+pub mod turn;
 pub mod wire;
 
 pub use certificates::Authority;
