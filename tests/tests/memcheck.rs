@@ -178,6 +178,12 @@ fn conf_with(redis: &str, size: &str) -> Conf {
         }} }}"#,
     );
     let mut conf = Conf::with_setup(&setup).stats();
+    // Older than what setup() makes, it is finalized when that is gone.
+    conf.init = "package.loaded.last = newproxy(true)
+            getmetatable(package.loaded.last).__gc = function()
+                require(\"resty.weir.calls\").flush()
+            end"
+    .to_owned();
     conf.http = "log_by_lua_block {
             local weir, arg = require \"resty.weir\", ngx.req.get_uri_args()
             if arg.charge then weir.charge(tonumber(arg.charge)) end

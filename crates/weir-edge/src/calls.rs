@@ -28,7 +28,7 @@ mod end {
     pub(super) const FAILED: i32 = -1;
     /// There is nothing.
     pub(super) const NOTHING: i32 = -2;
-    /// A panic. What it has done is unknown.
+    /// A panic, and what it has done is unknown; or there is no engine.
     pub(super) const FAULT: i32 = -3;
 }
 
@@ -195,11 +195,12 @@ unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Option<&'a [u8]> {
     (!text.is_null()).then(|| unsafe { slice::from_raw_parts(text.cast(), length) })
 }
 
-/// Runs a call. A panic must not reach LuaJIT.
+/// Runs a call. A panic must not reach LuaJIT. A null engine is one that is gone: at
+/// the end of its VM, Lua's finalizers may call still.
 fn guarded(engine: *const Engine, run: impl FnOnce(&Engine) -> i32) -> i32 {
-    // SAFETY: the address that `calls()` gave, of an engine that Lua holds: it is
-    // shared with nobody but other calls on this thread, and they borrow it too.
-    let engine = unsafe { &*engine };
+    // SAFETY: null, or the address that `calls()` gave, of an engine that Lua holds: it
+    // is shared with nobody but other calls on this thread, and they borrow it too.
+    let Some(engine) = (unsafe { engine.as_ref() }) else { return end::FAULT };
     catch_unwind(AssertUnwindSafe(|| run(engine))).unwrap_or(end::FAULT)
 }
 

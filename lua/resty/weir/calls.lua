@@ -12,6 +12,8 @@ local ffi = require "ffi"
 
 local cast = ffi.cast
 local error = error
+local getmetatable = getmetatable
+local newproxy = newproxy
 local pairs = pairs
 local str = ffi.string
 local type = type
@@ -32,8 +34,8 @@ local FAILED = -1
 local NOTHING = -2
 
 
--- The object that all of these belong to.
-local object
+-- The object that all of these belong to, and what takes its address back.
+local object, guard
 local address, told
 local call_ask, call_clear, call_clock, call_flush, call_line, call_next, call_record
 local call_refusal
@@ -41,6 +43,19 @@ local call_refusal
 -- The names of sources, by their numbers; and numbers by names.
 local source_names
 local outcomes, sources, reasons
+
+
+-- When its VM ends, Lua finalizes the newest first: whatever is older than the engine
+-- and calls from its own finalizer must not find an engine that is gone.
+local function guard_address()
+    local made = newproxy(true)
+    getmetatable(made).__gc = function(ended)
+        if ended == guard then
+            address = nil
+        end
+    end
+    guard = made
+end
 
 
 -- Before the first call; `engine` is what setup() made.
@@ -51,6 +66,7 @@ function _M.configure(engine)
         return cast(calls[name].declaration, calls[name].address)
     end
     address, told = find("engine"), find("told")
+    guard_address()
     call_ask, call_clear, call_clock = find("ask"), find("clear"), find("clock")
     call_line, call_next, call_record = find("line"), find("next"), find("record")
     call_flush, call_refusal = find("flush"), find("refusal")

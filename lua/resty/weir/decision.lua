@@ -14,6 +14,7 @@ local REMEMBERED = calls.REMEMBERED
 local SHARE = calls.SHARE
 local call = calls.ask
 local clock = calls.clock
+local distrust_waiters = pump.distrust
 local ensure_pump = pump.ensure
 local is_exempt = key.is_exempt
 local key_of = key.of
@@ -189,6 +190,7 @@ function _M.ask(policy, opts, in_full, record)
     local is_late = record and record.has_timed_out
     local ok, decision, reason, detail = pcall(ask, policy, opts, in_full, record, is_late)
     if not ok then
+        distrust_waiters()
         return started, nil, "fault", tostring(decision)
     end
     return started, decision, reason, detail

@@ -52,7 +52,7 @@ local engine
 
 -- Waiters that nobody uses, and how many of them are kept.
 local idle, idle_count = {}, 0
-local MAX_IDLE = 1024
+local max_idle = 1024
 
 -- Ticket to waiter, for every request that waits: `semaphore`, posted once `done`;
 -- then `decision`, or `reason` if there is none; `rule`, if all is to be told in the
@@ -323,11 +323,19 @@ end
 -- Only of one whose wait was ended by its post: after a timeout a late post would be
 -- taken for another request's.
 local function put_back(waiter)
-    if idle_count < MAX_IDLE then
+    if idle_count < max_idle then
         waiter.done, waiter.decision, waiter.reason, waiter.rule = false, nil, nil, nil
         idle_count = idle_count + 1
         idle[idle_count] = waiter
     end
+end
+
+
+-- After a fault nobody's waiter is used again. Where it was a wait that Lua could not
+-- leave, as within string.gsub or require, nginx goes on with it: it wakes the same
+-- light thread out of its next wait, whose own post is then still to come.
+function _M.distrust()
+    idle, idle_count, max_idle = {}, 0, 0
 end
 
 
