@@ -98,14 +98,16 @@ fn a_light_thread_that_hangs_holds_nobody_up_for_long() {
 /// finalizer, which Lua may run whenever something is allocated.
 #[test]
 fn a_panic_in_a_call_from_lua_is_a_failure_of_that_request_alone() {
-    let conf = Conf::with_setup(&format!("{{ policies = {{ {POLICIES} }} }}"))
+    let mut conf = Conf::with_setup(&format!("{{ policies = {{ {POLICIES} }} }}"))
         .content(
             "/panic",
             "local weir, said = require('resty.weir'), nil
             local function leave_garbage()
                 getmetatable(newproxy(true)).__gc = function()
-                    said = weir.check('api')
-                    if said.source == 'memory' then
+                    if package.loaded.telling then
+                        said = weir.check('api')
+                    end
+                    if not said or said.source == 'memory' then
                         leave_garbage()
                     end
                 end
@@ -122,6 +124,17 @@ fn a_panic_in_a_call_from_lua_is_a_failure_of_that_request_alone() {
         )
         .limited("/api", "api")
         .stats();
+    // While it is told in full: before, the finalizer's would be in its place.
+    conf.init = "jit.off()
+        local calls = require('resty.weir.calls')
+        local full = calls.full
+        calls.full = function(rule)
+            package.loaded.telling = true
+            local made = full(rule)
+            package.loaded.telling = nil
+            return made
+        end"
+    .to_owned();
     let nginx = Nginx::start(&conf);
     let worker = nginx.workers();
     for _ in 0..20 {
@@ -134,6 +147,51 @@ fn a_panic_in_a_call_from_lua_is_a_failure_of_that_request_alone() {
     assert!(lines.len() == 1 && lines[0].contains("a fault in weir_edge.so"), "{lines:?}");
     assert_eq!(nginx.log_lines("panicked at").len(), 20, "where it was");
     nginx.assert_calm_log();
+}
+
+/// A finalizer that decides while a decision is being told to Lua tells of its own in
+/// its place: that is nobody's, and not the other client's.
+#[test]
+fn a_decision_of_a_finalizer_is_never_taken_for_the_requests_own() {
+    let mut conf = Conf::with_setup(
+        "{ policies = { api = { limit = \"1/1h\", on_error = \"closed\" } } }",
+    )
+    .content(
+        "/mixed",
+        "local weir = require('resty.weir')
+        weir.check('api', { key = 'a' })
+        local finalized, taken_for, is_over = 0, 0, false
+        local function leave_garbage()
+            getmetatable(newproxy(true)).__gc = function()
+                if not is_over then
+                    finalized = finalized + 1
+                    weir.check('api', { key = 'b' .. finalized })
+                    leave_garbage()
+                end
+            end
+        end
+        leave_garbage()
+        local pause, step = collectgarbage('setpause', 0), collectgarbage('setstepmul', 1e6)
+        collectgarbage('restart')
+        for _ = 1, 10 do
+            local told = weir.check('api', { key = 'a' })
+            if told.allowed or told.remaining == 1 then
+                taken_for = taken_for + 1
+            end
+        end
+        is_over = true
+        collectgarbage('setpause', pause)
+        collectgarbage('setstepmul', step)
+        ngx.print(finalized > 0 and 'finalized' or 'never finalized', ', taken for it: ', taken_for)",
+    )
+    .stats();
+    // Compiled code is left whenever finalizers are due, and they always are.
+    conf.init = "jit.off()".to_owned();
+    let nginx = Nginx::start(&conf);
+    assert_eq!(nginx.client().get("/mixed").body, "finalized, taken for it: 0");
+    assert!(nginx.count("errors.fault") > 0, "none came in between");
+    let lines = nginx.log_lines("a finalizer (__gc) asked for another decision meanwhile");
+    assert!(!lines.is_empty());
 }
 
 /// The worker's I/O thread, and the descriptor that it waits at.

@@ -9,7 +9,7 @@ use weir_tests::{Conf, Nginx, Redis, wait_until};
 /// nginx goes on with the wait.
 #[test]
 fn a_wait_that_lua_cannot_leave_spoils_no_other_request() {
-    let mut redis = Redis::start();
+    let redis = Redis::start();
     let conf = Conf::new(&redis.url(), "api = { limit = \"1000/1m\", on_error = \"closed\" }")
         .limited("/api", "api")
         .content(

@@ -284,10 +284,14 @@ impl Engine {
         self.telling.borrow_mut().tell_texts(&[media.content_type(), &refusal.body(media)]);
     }
 
-    /// `table(rule)`: see [`crate::telling::Telling::table`]; nil without a decision.
-    pub(crate) fn table(&self, lua: &Lua, rule: usize) -> LuaResult<Option<LuaTable>> {
+    /// `table(rule, serial)`: see [`crate::telling::Telling::table`].
+    pub(crate) fn table(
+        &self,
+        lua: &Lua,
+        (rule, serial): (usize, i32),
+    ) -> LuaResult<Option<LuaTable>> {
         match self.terms.get(rule) {
-            Some(terms) => self.telling.borrow().table(lua, &terms.presenter),
+            Some(terms) => self.telling.borrow().table(lua, &terms.presenter, serial),
             None => Ok(None),
         }
     }

@@ -192,7 +192,7 @@ impl LuaUserData for Handle {
             engine.0.hold(parts);
             Ok(())
         });
-        methods.add_method("table", |lua, engine, rule| engine.0.table(lua, rule));
+        methods.add_method("table", |lua, engine, told| engine.0.table(lua, told));
         methods.add_method("has_redis", |_, engine, ()| Ok(engine.0.deployment.is_some()));
         methods.add_method("forget_denials", |_, engine, ()| {
             engine.0.host.call_off_all();

@@ -26,6 +26,7 @@ struct Told {
     at: f64,
     remaining: f64,
     texts: *const c_char,
+    serial: i32,
     allowed: i32,
     source: i32,
     /// How many of the texts are headers' values.
@@ -51,6 +52,7 @@ impl Default for Telling {
                 at: 0.0,
                 remaining: 0.0,
                 texts: ptr::null(),
+                serial: 0,
                 allowed: 0,
                 source: 0,
                 values: 0,
@@ -71,15 +73,16 @@ impl Telling {
     ///
     /// `ticket` names an answer that is to come, or has come now; `at` is when it was
     /// decided, in microseconds since the epoch; `remaining` the units left of the
-    /// tightest limit; `allowed` 1 or 0; `source` an index of
+    /// tightest limit; `serial` another each time that something is told; `allowed`
+    /// 1 or 0; `source` an index of
     /// [`weir_metrics::SOURCES`]; `values` how many headers there are. The length of
     /// a text that is absent is -1. The texts are: the wait in whole seconds; the
     /// names of the limits without room, between commas; and the values of the
     /// policy's headers in their order. Of what failed: the reason in one word, and
     /// more to say about it to the log. Of an answer: `Content-Type` and body.
     pub(crate) const DECLARATION: &'static str = "struct { double ticket; double at; \
-        double remaining; const char *texts; int32_t allowed; int32_t source; \
-        int32_t values; int32_t begins[10]; int32_t lengths[10]; }";
+        double remaining; const char *texts; int32_t serial; int32_t allowed; \
+        int32_t source; int32_t values; int32_t begins[10]; int32_t lengths[10]; }";
 
     /// Where Lua finds it: as long as this lives, and written by the methods below.
     pub(crate) fn address(&self) -> *const c_void {
@@ -147,6 +150,7 @@ impl Telling {
     /// texts that are not there any more.
     fn begin(&mut self) {
         self.verdict = None;
+        self.told.serial = self.told.serial.wrapping_add(1);
         self.told.lengths = [ABSENT; BEFORE_VALUES + MAX_VALUES];
         self.texts.clear();
     }
@@ -166,12 +170,18 @@ impl Telling {
         }
     }
 
-    /// `table(rule)`: the last decision in full, nil if there is none: of the
-    /// tightest limit `name`, `limit`, `remaining`, `retry_after` (nil if there is
+    /// `table(rule, serial)`: the last decision in full, nil if there is none or
+    /// something else was told since `serial`: of the tightest limit `name`, `limit`, `remaining`, `retry_after` (nil if there is
     /// none) and `reset`, times in seconds, the same of each in `limits`, and
     /// `allowed`.
-    pub(crate) fn table(&self, lua: &Lua, presenter: &Presenter) -> LuaResult<Option<LuaTable>> {
-        let Some(verdict) = &self.verdict else { return Ok(None) };
+    pub(crate) fn table(
+        &self,
+        lua: &Lua,
+        presenter: &Presenter,
+        serial: i32,
+    ) -> LuaResult<Option<LuaTable>> {
+        let told = self.verdict.as_ref().filter(|_| self.told.serial == serial);
+        let Some(verdict) = told else { return Ok(None) };
         let standing = |index: usize| {
             let name = presenter.limit_names().nth(index).unwrap_or_default();
             standing_to_table(lua, name, &verdict.limits[index])

@@ -101,7 +101,15 @@ local function fail()
 end
 
 
--- The decision that was told last. In its list are the values of the policy's headers.
+-- What is told may have the garbage collector run, and with it a finalizer of the
+-- operator's that decides itself.
+local MEANWHILE = "a finalizer (__gc) asked for another decision meanwhile"
+
+_M.MEANWHILE = MEANWHILE
+
+
+-- The decision that was told last, nil if another is told meanwhile. In its list are
+-- the values of the policy's headers.
 --   at, remaining, denied, retry_after, violated
 --                           what was decided: see crates/weir-edge/src/telling.rs;
 --   origin                  who decided;
@@ -110,6 +118,7 @@ end
 -- It is made with what each has, since growing a table costs more than making it, and
 -- no more: tables of up to eight names are the cheap ones.
 local function read()
+    local serial = told.serial
     local decision = { text(2), text(3), text(4), at = told.at, remaining = told.remaining,
         origin = source_names[told.source], rule = false, source = false, value = false,
         units = false, policy = false }
@@ -121,7 +130,15 @@ local function read()
         decision.denied = true
         decision.retry_after, decision.violated = text(0), text(1)
     end
-    return decision
+    return told.serial == serial and decision or nil
+end
+
+
+-- What was told last in full, for check(): see crates/weir-edge/src/telling.rs; nil if
+-- another is told meanwhile. To be called at once.
+function _M.full(rule)
+    local serial = told.serial
+    return (object:table(rule, serial))
 end
 
 
@@ -143,7 +160,7 @@ function _M.ask(asked, rule, source, value, cost)
         ending = call_ask(address, asked, rule, source, nil, 0, cost)
     end
     if ending == DECIDED then
-        return read()
+        return read() or error(MEANWHILE)
     elseif ending == SENT then
         return false, told.ticket
     elseif ending == FAILED then

@@ -10,10 +10,12 @@ local variables = require "resty.weir.variables"
 
 local ngx = ngx
 local ANY = calls.ANY
+local MEANWHILE = calls.MEANWHILE
 local REMEMBERED = calls.REMEMBERED
 local SHARE = calls.SHARE
 local call = calls.ask
 local clock = calls.clock
+local full = calls.full
 local distrust_waiters = pump.distrust
 local ensure_pump = pump.ensure
 local is_exempt = key.is_exempt
@@ -23,6 +25,7 @@ local note_variables = variables.note
 local record_decision = calls.record
 local set_variables = variables.set
 local wait = pump.wait
+local error = error
 local getmetatable = getmetatable
 local pairs = pairs
 local pcall = pcall
@@ -172,7 +175,7 @@ local function ask(policy, opts, in_full, record, is_late)
     end
     if decision then
         if in_full and not decision.table then
-            decision.table = engine:table(rule)
+            decision.table = full(rule) or error(MEANWHILE)
         end
         decision.rule, decision.source, decision.value = rule, source, value
         decision.units = cost or 1

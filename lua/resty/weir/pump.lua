@@ -11,6 +11,7 @@ local semaphore = require "ngx.semaphore"
 
 local clear = calls.clear
 local decision_that_came = calls.decision_that_came
+local full = calls.full
 local next_answer = calls.next
 local reason_that_came = calls.reason_that_came
 local flush = sender.flush
@@ -110,10 +111,12 @@ local function settle(ticket, is_decided)
         return
     end
     local decision = decision_that_came()
-    if waiter.rule then
-        decision.table = engine:table(waiter.rule)
+    if decision and waiter.rule then
+        decision.table = full(waiter.rule)
+        decision = decision.table and decision
     end
-    end_wait(ticket, decision)
+    -- None where a finalizer asked for another meanwhile.
+    end_wait(ticket, decision, not decision and "fault" or nil)
 end
 
 
