@@ -50,7 +50,7 @@ struct Whole {
     #[arg(long, conflicts_with = "full")]
     quick: bool,
 
-    /// The comparison as with `compare --full`: all of it takes most of an hour
+    /// The comparison as with `compare --full`: all of it takes forty minutes
     #[arg(long)]
     full: bool,
 

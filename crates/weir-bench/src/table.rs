@@ -123,7 +123,11 @@ fn target(verdict: &Verdict) -> Vec<String> {
         verdict.figure.to_owned(),
         verdict.contender.clone(),
         verdict.under.clone(),
-        spread(verdict.measured, |value| format!("{value:.3}")),
+        // Ratios, and microseconds.
+        spread(verdict.measured, |value| match value {
+            10.0.. => format!("{value:.0}"),
+            _ => format!("{value:.3}"),
+        }),
         match verdict.target {
             Bound::AtMost(most) => format!("at most {most}"),
             Bound::AtLeast(least) => format!("at least {least}"),

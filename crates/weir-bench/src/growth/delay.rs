@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use weir_tests::{Nginx, Proxy, Redis};
+use weir_tests::{Nginx, Proxy, Redis, process};
 
 use super::Bench;
 use super::report::{Distance, Place};
@@ -42,14 +42,14 @@ pub fn measure(bench: &mut Bench<'_>, faults: &mut Vec<String>) -> Result<Vec<Di
             let seconds = settings.seconds;
             let load = Load { connections, threads: 1, seconds, clients: CLIENTS };
             let mut away = Vec::new();
-            let mut rounds = CONTENDERS.map(|_| Vec::<Figures>::new());
+            let mut rounds = CONTENDERS.map(|_| Vec::<Round>::new());
             // The first round is not counted: the limiter learns how far it is, and the
             // glue connects.
             for round in 0..=settings.delay_rounds {
                 bench.progress.goes_on(&at.to_string());
                 let away_us = ping.median_us()?;
                 for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-                    let (figures, right) = one_round(&nginx, redis, &load, contender)
+                    let (measured, right) = one_round(&nginx, redis, &load, contender)
                         .with_context(|| format!("{}, {at}", contender.name))?;
                     if let Err(fault) = nginx.must_be_calm().and(right) {
                         let fault = format!("{}, {at}, round {round}: {fault:#}", contender.name);
@@ -57,7 +57,7 @@ pub fn measure(bench: &mut Bench<'_>, faults: &mut Vec<String>) -> Result<Vec<Di
                         faults.push(fault);
                     }
                     if round > 0 {
-                        rounds.push(figures);
+                        rounds.push(measured);
                     }
                 }
                 if round > 0 {
@@ -72,28 +72,43 @@ pub fn measure(bench: &mut Bench<'_>, faults: &mut Vec<String>) -> Result<Vec<Di
     Ok(distances)
 }
 
+/// What was measured of a contender, and the proxy's CPU for each request.
+struct Round {
+    figures: Figures,
+    proxy_us: f64,
+}
+
 fn one_round(
     nginx: &Watched,
     redis: &Redis,
     load: &Load,
     contender: &Contender,
-) -> Result<(Figures, Result<()>)> {
+) -> Result<(Round, Result<()>)> {
     redis.command::<()>("FLUSHALL SYNC");
     conf::ask_first(nginx, contender, load.clients)?;
-    measure::measure(nginx, redis, load, &contender.path(), false)
+    // The proxy is all that this process does meanwhile.
+    let cpu = || process::cpu(std::process::id());
+    let before = cpu();
+    let (figures, right) = measure::measure(nginx, redis, load, &contender.path(), false)?;
+    let requests = figures.rate * f64::from(load.seconds);
+    let proxy_us = (cpu() - before).as_secs_f64() * 1e6 / requests;
+    Ok((Round { figures, proxy_us }, right))
 }
 
 /// What the rounds come to, each compared with those that ran beside it.
 fn distance(
     contender: &Contender,
     place: Place,
-    limited: &[Figures],
-    none: &[Figures],
+    limited: &[Round],
+    none: &[Round],
     away: &[f64],
 ) -> Distance {
+    let over = |figure: fn(&Round) -> f64| Spread::of(limited.iter().map(figure));
     let beside = |figure: fn(&Figures, &Figures, f64) -> f64| {
         let all = limited.iter().zip(none).zip(away);
-        Spread::of(all.map(|((with, without), away)| figure(with, without, *away)))
+        Spread::of(
+            all.map(|((with, without), away)| figure(&with.figures, &without.figures, *away)),
+        )
     };
     Distance {
         id: contender.id,
@@ -101,10 +116,11 @@ fn distance(
         place,
         away_us: beside(|_, _, away| away),
         none_us: beside(|_, without, _| without.p50_us),
-        limited_us: beside(|with, _, _| with.p50_us),
+        limited_us: over(|with| with.figures.p50_us),
         beyond_us: beside(|with, without, away| with.p50_us - without.p50_us - away),
         cpu_us: beside(|with, without, _| with.worker_us + with.redis_us - without.worker_us),
-        script_calls: beside(|with, _, _| with.script_calls),
+        script_calls: over(|with| with.figures.script_calls),
+        proxy_us: over(|with| with.proxy_us),
     }
 }
 

@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::{Distance, Growth, Place, Point};
+use crate::contenders::GLUE_BY_SHA;
 use crate::plot::Plot;
 use crate::table::whole;
 
@@ -49,8 +50,11 @@ pub fn all(out: &Path, growth: &Growth) -> Result<Vec<Plot>> {
     let batches = lines(&growth.batches, |point| point.time_us.median);
     let several = lines(&growth.several, |point| point.time_us.median);
     let clients = lines(&growth.clients, |point| point.time_us.median);
+    // Not of the glue: of many connections that would be a picture of the proxy, which
+    // carries each of its calls by itself.
     let mut delay: Vec<Line> = Vec::new();
-    for Distance { name, place: Place { delay_ms, connections }, limited_us, .. } in &growth.delay {
+    let drawn = growth.delay.iter().filter(|distance| distance.id != GLUE_BY_SHA);
+    for Distance { name, place: Place { delay_ms, connections }, limited_us, .. } in drawn {
         let name = format!("{name}, {delay_ms} ms");
         add(&mut delay, &name, (f64::from(*connections), limited_us.median));
     }

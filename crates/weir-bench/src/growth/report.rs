@@ -82,6 +82,8 @@ pub struct Distance {
     pub cpu_us: Spread,
     /// Scripts that Redis was asked to run, for each request.
     pub script_calls: Spread,
+    /// CPU that the proxy takes for each request, which it takes from all.
+    pub proxy_us: Spread,
 }
 
 /// Bytes of one client in Redis.
@@ -177,6 +179,7 @@ fn delay(distances: &[Distance]) -> Table {
         "beyond the way µs",
         "limiter CPU µs",
         "script calls",
+        "proxy CPU µs",
     ];
     let row = |distance: &Distance| {
         vec![
@@ -189,6 +192,7 @@ fn delay(distances: &[Distance]) -> Table {
             spread(distance.beyond_us, |beyond| format!("{beyond:.0}")),
             format!("{:.1}", distance.cpu_us.median),
             format!("{:.3}", distance.script_calls.median),
+            format!("{:.1}", distance.proxy_us.median),
         ]
     };
     let rows = distances.iter().map(row).collect();
