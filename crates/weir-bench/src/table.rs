@@ -119,15 +119,13 @@ fn figures(row: &Row) -> Vec<String> {
 }
 
 fn target(verdict: &Verdict) -> Vec<String> {
+    // Ratios, and microseconds.
+    let places = if verdict.measured.median < 10.0 { 3 } else { 0 };
     vec![
         verdict.figure.to_owned(),
         verdict.contender.clone(),
         verdict.under.clone(),
-        // Ratios, and microseconds.
-        spread(verdict.measured, |value| match value {
-            10.0.. => format!("{value:.0}"),
-            _ => format!("{value:.3}"),
-        }),
+        spread(verdict.measured, |value| format!("{value:.places$}")),
         match verdict.target {
             Bound::AtMost(most) => format!("at most {most}"),
             Bound::AtLeast(least) => format!("at least {least}"),

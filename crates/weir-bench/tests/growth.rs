@@ -87,3 +87,26 @@ fn every_part_is_measured_told_and_painted() {
     assert_eq!(target["target"]["at-most"].as_f64(), Some(limit));
     assert!((0.01..=limit).contains(&number(target, "measured")), "{target}");
 }
+
+#[test]
+fn a_part_that_fails_takes_nothing_from_the_others_and_fails_the_run_at_its_end() {
+    let (glue, output) = (tempfile::tempdir().expect("one"), tempfile::tempdir().expect("two"));
+    let none = "return { redis_at = function() end, evalsha = function() end }";
+    std::fs::write(glue.path().join("glue.lua"), none).expect("a file");
+    let run = Command::new(env!("CARGO_BIN_EXE_weir-bench"))
+        .env("LUALIB", glue.path())
+        .args(["growth", "--quick", "--parts", "limits,delay", "--calls", "1"])
+        .args(["--most-units", "10", "--delays-ms", "0", "--connections", "1", "--output"])
+        .arg(output.path())
+        .output()
+        .expect("the bench runs");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(!run.status.success(), "{said}");
+    let fault = "growth, delay: glue, EVALSHA, Redis 0 ms away, 1 connection";
+    assert!(said.contains(fault) && said.contains("RateLimit-Limit"), "{said}");
+    let json = std::fs::read_to_string(output.path().join("results.json")).expect("results.json");
+    let results: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(list(&results["growth"], "limits").len(), 5);
+    assert_eq!(list(&results["growth"], "delay").len(), 0);
+    assert_eq!(list(&results, "faults").len(), 1);
+}
