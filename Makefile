@@ -58,7 +58,7 @@ stage:
 script: ## Print the decision script, for workers in other languages
 	@cat $(SCRIPT)
 
-bench: setup stage ## Measure what the limiter adds to a request (BENCH="--quick": options)
+bench: setup stage ## Measure what the limiter adds to a request, and what decisions cost (BENCH="--quick": options)
 	$(CARGO) run --release --locked -p weir-bench -- $(BENCH)
 
 clean: ## Remove everything built

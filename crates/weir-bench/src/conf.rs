@@ -1,5 +1,6 @@
 //! The servers that are measured.
 
+use std::ops::Deref;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -23,28 +24,57 @@ const ZONES: &str = "
 /// Levels that no line of an error log may have.
 const TROUBLE: [&str; 5] = ["[warn]", "[error]", "[crit]", "[alert]", "[emerg]"];
 
+/// An nginx whose error log is read as it grows.
+pub struct Watched {
+    nginx: Nginx,
+    /// How much of it has been read.
+    read: usize,
+}
+
+impl Watched {
+    /// From its start on.
+    pub fn new(nginx: Nginx) -> Self {
+        Self { nginx, read: 0 }
+    }
+
+    /// Fails if it has complained since this was asked.
+    pub fn must_be_calm(&mut self) -> Result<()> {
+        let log = self.nginx.error_log();
+        let new = log.get(self.read..).unwrap_or_default();
+        self.read = log.len();
+        match complaint(new) {
+            Some(line) => Err(anyhow!("nginx complains: {line}")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Deref for Watched {
+    type Target = Nginx;
+
+    fn deref(&self) -> &Nginx {
+        &self.nginx
+    }
+}
+
 /// Two servers: one whose limits are in Redis, and one with limits in its memory.
 pub struct Servers {
-    in_redis: Nginx,
-    in_memory: Nginx,
-    /// How much of their error logs has been read.
-    read: [usize; 2],
+    in_redis: Watched,
+    in_memory: Watched,
 }
 
 impl Servers {
     /// Starts both with so many workers each, and all of these contenders.
     pub fn start(contenders: &[&Contender], redis: &Redis, workers: u32) -> Self {
         let of = |store| contenders.iter().copied().filter(move |each| each.store == store);
-        let url = redis.url();
-        let field = format!("redis = {{ url = \"{url}\", timeout = \"5s\" }},");
-        let in_redis = conf(&field, of(Store::Redis), redis).workers(workers);
+        let place = (redis.host(), redis.port());
+        let in_redis = over_redis(of(Store::Redis), place).workers(workers);
         let in_memory =
-            conf("memory = { size = \"64m\" },", of(Store::Memory), redis).workers(workers);
+            conf("memory = { size = \"64m\" },", of(Store::Memory), place).workers(workers);
         let (in_redis, in_memory) = (Nginx::start(&in_redis), Nginx::start(&in_memory));
-        let servers = Self { in_redis, in_memory, read: [0; 2] };
-        servers.in_redis.wait_for_workers(workers as usize);
-        servers.in_memory.wait_for_workers(workers as usize);
-        servers
+        in_redis.wait_for_workers(workers as usize);
+        in_memory.wait_for_workers(workers as usize);
+        Self { in_redis: Watched::new(in_redis), in_memory: Watched::new(in_memory) }
     }
 
     /// The one that this contender is a location of.
@@ -57,25 +87,32 @@ impl Servers {
 
     /// Fails if a server has complained since this was asked.
     pub fn must_be_calm(&mut self) -> Result<()> {
-        let mut calm = Ok(());
-        for (nginx, read) in [&self.in_redis, &self.in_memory].into_iter().zip(&mut self.read) {
-            let log = nginx.error_log();
-            if let Some(line) = complaint(log.get(*read..).unwrap_or_default()) {
-                calm = Err(anyhow!("nginx complains: {line}"));
-            }
-            *read = log.len();
-        }
-        calm
+        let (in_redis, in_memory) = (self.in_redis.must_be_calm(), self.in_memory.must_be_calm());
+        in_redis.and(in_memory)
     }
 }
 
 /// The first line of an error log that tells of trouble.
-pub fn complaint(log: &str) -> Option<&str> {
+fn complaint(log: &str) -> Option<&str> {
     log.lines().find(|line| TROUBLE.iter().any(|level| line.contains(level)))
 }
 
-/// A configuration with these contenders, and these fields of `setup` besides.
-fn conf<'a>(fields: &str, contenders: impl Iterator<Item = &'a Contender>, redis: &Redis) -> Conf {
+/// A configuration with these contenders, over the Redis at this host and port.
+pub fn over_redis<'a>(
+    contenders: impl Iterator<Item = &'a Contender>,
+    (host, port): (&str, u16),
+) -> Conf {
+    let redis = format!("redis = {{ url = \"redis://{host}:{port}/0\", timeout = \"5s\" }},");
+    conf(&redis, contenders, (host, port))
+}
+
+/// A configuration with these contenders, and these fields of `setup` besides. The glue
+/// has its Redis at this host and port.
+fn conf<'a>(
+    fields: &str,
+    contenders: impl Iterator<Item = &'a Contender>,
+    (host, port): (&str, u16),
+) -> Conf {
     // There must be a policy, though nobody may ask for it.
     let mut policies = String::from("unused = { limit = \"1/1s\" },\n");
     let mut locations = String::new();
@@ -98,7 +135,7 @@ fn conf<'a>(fields: &str, contenders: impl Iterator<Item = &'a Contender>, redis
         Conf::with_setup(&format!("{{ {fields} policies = {{ {policies} }} }}")).server(&locations);
     conf.http = ZONES.to_owned();
     conf.lua_files = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("lua"));
-    conf.init = format!("require(\"glue\").redis_at(\"{}\", {})", redis.host(), redis.port());
+    conf.init = format!("require(\"glue\").redis_at(\"{host}\", {port})");
     conf
 }
 
@@ -121,7 +158,7 @@ pub fn ask_first(nginx: &Nginx, contender: &Contender, clients: u32) -> Result<(
 
 fn ask(client: &Client, contender: &Contender, index: u32) -> weir_tests::Answer {
     let name = format!("client-{index}");
-    client.get_with(&format!("/{}", contender.id), &[(CLIENT_HEADER, &name)])
+    client.get_with(&contender.path(), &[(CLIENT_HEADER, &name)])
 }
 
 fn check(answer: &weir_tests::Answer, contender: &Contender) -> Result<()> {

@@ -49,6 +49,13 @@ pub struct Contender {
     pub by: Limiter,
 }
 
+impl Contender {
+    /// Where it is asked.
+    pub fn path(&self) -> String {
+        format!("/{}", self.id)
+    }
+}
+
 /// How requests are limited.
 #[derive(Clone, Copy, Debug)]
 pub enum Limiter {
@@ -67,6 +74,9 @@ pub const BASE: &str = "none";
 
 /// The other yardstick: what is written by hand in place of Weir.
 pub const GLUE: &str = "glue-eval";
+
+/// The same without sending the script each time.
+pub const GLUE_BY_SHA: &str = "glue-evalsha";
 
 use Expected::{Limited, Passed, Refused, RefusedWithHeaders};
 use Limiter::{LimitReq, Lua, Nothing, Weir};
@@ -90,7 +100,7 @@ static ALL: [Contender; 18] = [
     contender("limit-req", "limit_req", Memory, Passed, LimitReq("zone=wide burst=100000 nodelay")),
     contender("limit-req-refused", "limit_req, refused", Memory, Refused, LimitReq("zone=narrow")),
     contender(GLUE, "glue, EVAL", Redis, Limited, Lua(r#"require("glue").eval(90000, 0.25)"#)),
-    contender("glue-evalsha", "glue, EVALSHA", Redis, Limited, Lua(r#"require("glue").evalsha(90000, 0.25)"#)),
+    contender(GLUE_BY_SHA, "glue, EVALSHA", Redis, Limited, Lua(r#"require("glue").evalsha(90000, 0.25)"#)),
     contender("glue-refused", "glue, EVALSHA, refused", Redis, RefusedWithHeaders, Lua(r#"require("glue").evalsha(1, 3600)"#)),
     contender("sliding-log", "Weir, sliding-log", Redis, Limited, Weir(r#"limit = "90000/250ms""#)),
     contender("compact-log", "Weir, compact-log", Redis, Limited, Weir(r#"limit = "90000/250ms", algorithm = "compact-log""#)),

@@ -8,19 +8,24 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use weir_tests::Redis;
 
-use crate::options::Options;
+use crate::growth::{self, Growth};
+use crate::options::Compare;
 use crate::summary::Comparison;
 use crate::targets::Verdict;
 
-/// What results.json holds.
+/// What results.json holds. A part that was not asked for is not in it.
 #[derive(Serialize)]
 pub struct Report<'a> {
     /// Where it was measured.
-    pub machine: Machine,
+    pub machine: &'a Machine,
     /// How.
     pub options: Settings,
     /// Each load with all contenders.
-    pub comparisons: &'a [Comparison],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparisons: Option<&'a [Comparison]>,
+    /// What a decision costs as the work grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth: Option<&'a Growth>,
     /// What the project has set out to reach.
     pub targets: &'a [Verdict],
     /// What was not as it should be.
@@ -39,9 +44,20 @@ pub struct Machine {
     cores: usize,
 }
 
-/// The options of a run that are not a group's.
+/// The options of a run.
 #[derive(Serialize)]
 pub struct Settings {
+    /// Of the comparison.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compare: Option<Rounds>,
+    /// Of the growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth: Option<growth::Settings>,
+}
+
+/// The options of a comparison that are not a group's.
+#[derive(Serialize)]
+pub struct Rounds {
     rounds: u32,
     seconds: u32,
     full: bool,
@@ -84,9 +100,9 @@ impl Machine {
     }
 }
 
-impl Settings {
+impl Rounds {
     /// Those of this command line.
-    pub fn of(options: &Options) -> Self {
+    pub fn of(options: &Compare) -> Self {
         Self { rounds: options.rounds(), seconds: options.seconds(), full: options.full }
     }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::options::Options;
+use crate::options::Compare;
 
 /// With how many connections the hot client and the second worker are looked at.
 const ASIDE: u32 = 64;
 
 /// What a round takes beside the load: starting wrk, emptying Redis, and having each
 /// client refused once where refusals are measured.
-const AROUND_A_ROUND: Duration = Duration::from_millis(300);
+pub const AROUND_A_ROUND: Duration = Duration::from_millis(300);
 
 /// Under what load all contenders are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,25 +27,30 @@ pub struct Group {
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |count: u32, one: &str| match count {
-            1 => format!("1 {one}"),
-            many => format!("{many} {one}s"),
-        };
         let (connections, workers) =
             (plural(self.connections, "connection"), plural(self.workers, "worker"));
         write!(f, "{connections}, {}, {workers}", plural(self.clients, "client"))
     }
 }
 
+/// As `1 worker` or `2 workers`.
+pub fn plural(count: u32, one: &str) -> String {
+    match count {
+        1 => format!("1 {one}"),
+        many => format!("{many} {one}s"),
+    }
+}
+
 /// All groups of a run, those of one number of workers together.
-pub fn groups(options: &Options) -> Vec<Group> {
+pub fn groups(options: &Compare) -> Vec<Group> {
+    let all_connections = options.connections();
     let (all_workers, all_clients) = (options.workers(), options.clients());
-    let most = options.connections.iter().copied().max().unwrap_or(ASIDE);
-    let aside = if options.connections.contains(&ASIDE) { ASIDE } else { most };
+    let most = all_connections.iter().copied().max().unwrap_or(ASIDE);
+    let aside = if all_connections.contains(&ASIDE) { ASIDE } else { most };
     let mut groups: Vec<Group> = Vec::new();
     for (nth_workers, &workers) in all_workers.iter().enumerate() {
         for (nth_clients, &clients) in all_clients.iter().enumerate() {
-            for &connections in &options.connections {
+            for &connections in &all_connections {
                 let measured = match (nth_workers, nth_clients) {
                     (0, 0) => true,
                     (0, _) | (_, 0) => options.full || connections == aside,
@@ -61,25 +66,19 @@ pub fn groups(options: &Options) -> Vec<Group> {
     groups
 }
 
-/// How long so many groups take.
-pub fn estimate(options: &Options, groups: usize) -> Duration {
+/// How long a group takes.
+pub fn expected(options: &Compare) -> Duration {
     let round = Duration::from_secs(options.seconds().into()) + AROUND_A_ROUND;
-    let rounds = options.rounds() as usize * options.contenders().len() * groups;
-    round * rounds as u32
+    round * options.rounds() * options.contenders().len() as u32
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    fn options(arguments: &[&str]) -> Options {
-        Options::try_parse_from(["weir-bench"].iter().chain(arguments)).unwrap()
-    }
+    use crate::options::tests::compare;
 
     fn of(arguments: &[&str]) -> Vec<(u32, u32, u32)> {
-        let groups = groups(&options(arguments));
+        let groups = groups(&compare(arguments));
         groups.iter().map(|group| (group.workers, group.clients, group.connections)).collect()
     }
 
@@ -95,12 +94,5 @@ mod tests {
     fn a_full_run_has_every_combination_once() {
         assert_eq!(of(&["--full"]).len(), 16);
         assert_eq!(of(&["--full", "--workers", "1,1", "--connections", "4,4"]).len(), 2);
-    }
-
-    #[test]
-    fn a_run_without_options_takes_a_quarter_of_an_hour_at_most() {
-        let options = options(&[]);
-        let estimate = estimate(&options, groups(&options).len());
-        assert!(estimate <= Duration::from_secs(15 * 60), "{estimate:?}");
     }
 }

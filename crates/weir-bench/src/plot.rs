@@ -45,13 +45,16 @@ struct Panel {
     figure: fn(&Row) -> f64,
 }
 
-const PANELS: [(&str, &[Panel]); 3] = [
+/// A file, what it shows, and its diagrams side by side.
+const PLOTS: [(&str, &str, &[Panel]); 3] = [
     (
         "throughput.svg",
+        "Throughput by connections",
         &[Panel { title: "Throughput", unit: "requests/s", figure: |row| row.rate.median }],
     ),
     (
         "cpu.svg",
+        "CPU of the limiter for each decision, by connections",
         &[Panel {
             title: "CPU of the limiter for each decision: nginx worker and Redis",
             unit: "µs",
@@ -60,12 +63,21 @@ const PANELS: [(&str, &[Panel]); 3] = [
     ),
     (
         "latency.svg",
+        "Latency by connections",
         &[
             Panel { title: "Latency, p50", unit: "µs", figure: |row| row.p50_us.median },
             Panel { title: "Latency, p99", unit: "µs", figure: |row| row.p99_us.median },
         ],
     ),
 ];
+
+/// A plot that was written.
+pub struct Plot {
+    /// Its file's name.
+    pub file: String,
+    /// What it shows.
+    pub title: String,
+}
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -75,20 +87,21 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// # Errors
 ///
 /// If a file cannot be written.
-pub fn write(comparisons: &[Comparison], directory: &Path) -> Result<()> {
-    let Some(first) = comparisons.first().map(|first| first.group) else { return Ok(()) };
+pub fn write(comparisons: &[Comparison], directory: &Path) -> Result<Vec<Plot>> {
+    let Some(first) = comparisons.first().map(|first| first.group) else { return Ok(Vec::new()) };
     let mut shown: Vec<&Comparison> = comparisons
         .iter()
         .filter(|comparison| comparison.group.workers == first.workers)
         .filter(|comparison| comparison.group.clients == first.clients)
         .collect();
     shown.sort_by_key(|comparison| comparison.group.connections);
-    for (name, panels) in PANELS {
+    let written = PLOTS.iter().map(|(name, title, panels)| {
         let file = directory.join(name);
         draw(&shown, panels, &file)
             .map_err(|error| anyhow!("{} is not written: {error}", file.display()))?;
-    }
-    Ok(())
+        Ok(Plot { file: (*name).to_owned(), title: (*title).to_owned() })
+    });
+    written.collect()
 }
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;

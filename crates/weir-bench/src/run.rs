@@ -6,41 +6,38 @@ use weir_tests::{Nginx, Redis};
 use crate::conf::{self, Servers};
 use crate::contenders::Contender;
 use crate::measure::{Figures, measure};
-use crate::options::Options;
+use crate::options::Compare;
 use crate::plan::Group;
 use crate::progress::Progress;
 use crate::summary::Comparison;
 use crate::wrk::Load;
 
-/// What came of a run.
-pub struct Outcome {
-    /// One for each group.
-    pub comparisons: Vec<Comparison>,
-    /// What was not as it should be in rounds that are among them.
-    pub faults: Vec<String>,
-}
-
-/// Measures every group. A round in which something was not as it should be does not
-/// end the run, of which it may be the last minute.
+/// Measures every group: a comparison for each. A round in which something was not as it
+/// should be does not end the run, of which it may be the last minute; it is among the
+/// faults, which are returned too.
 ///
 /// # Errors
 ///
 /// If a contender does not answer as it should before its round, or wrk fails.
-pub fn compare(options: &Options, groups: &[Group], redis: &Redis) -> Result<Outcome> {
+pub fn compare(
+    options: &Compare,
+    groups: &[Group],
+    progress: &mut Progress,
+) -> Result<(Vec<Comparison>, Vec<String>)> {
+    let redis = Redis::start();
     let contenders = options.contenders();
     let rounds = options.rounds();
-    let mut progress = Progress::new(groups.len() * rounds as usize * contenders.len());
     let mut comparisons = Vec::new();
     let mut faults = Vec::new();
     let mut servers: Option<(u32, Servers)> = None;
-    for (nth, &group) in groups.iter().enumerate() {
-        progress.begins(&format!("{} of {}: {group}", nth + 1, groups.len()));
+    for &group in groups {
+        progress.begins(&group.to_string());
         // One pair at a time: an idle worker is still one that wakes up.
         let servers = match &mut servers {
             Some((workers, servers)) if *workers == group.workers => servers,
             other => {
                 *other = None;
-                let started = Servers::start(&contenders, redis, group.workers);
+                let started = Servers::start(&contenders, &redis, group.workers);
                 &mut other.insert((group.workers, started)).1
             }
         };
@@ -55,7 +52,7 @@ pub fn compare(options: &Options, groups: &[Group], redis: &Redis) -> Result<Out
         for round in 1..=rounds {
             for (contender, figures) in &mut measured {
                 progress.goes_on(&format!("round {round} of {rounds}, {}", contender.name));
-                let (measured, right) = one_round(servers.of(contender), redis, &load, contender)
+                let (measured, right) = one_round(servers.of(contender), &redis, &load, contender)
                     .with_context(|| format!("{} ({group})", contender.name))?;
                 figures.push(measured);
                 // Why an answer is not as it should be is said in the log.
@@ -67,8 +64,7 @@ pub fn compare(options: &Options, groups: &[Group], redis: &Redis) -> Result<Out
         }
         comparisons.push(Comparison::new(group, measured));
     }
-    progress.ends();
-    Ok(Outcome { comparisons, faults })
+    Ok((comparisons, faults))
 }
 
 fn one_round(
@@ -80,6 +76,5 @@ fn one_round(
     // What others left would be somebody's to expire.
     redis.command::<()>("FLUSHALL SYNC");
     conf::ask_first(nginx, contender, load.clients)?;
-    let path = format!("/{}", contender.id);
-    measure(nginx, redis, load, &path, contender.expected.is_refusal())
+    measure(nginx, redis, load, &contender.path(), contender.expected.is_refusal())
 }

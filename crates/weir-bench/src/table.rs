@@ -1,7 +1,6 @@
 //! The report as it is read: on a terminal, and in the docs.
 
 use crate::contenders::BASE;
-use crate::json::Machine;
 use crate::summary::{Comparison, Row, Spread};
 use crate::targets::{Bound, Verdict};
 
@@ -29,7 +28,7 @@ const FIGURES: &[&str] = &[
     "commands",
 ];
 
-const TARGETS: &[&str] = &["figure", "contender", "connections", "measured", "target", "verdict"];
+const TARGETS: &[&str] = &["figure", "contender", "under", "measured", "target", "verdict"];
 
 impl Table {
     /// With so many columns of words on the left.
@@ -50,9 +49,9 @@ impl Table {
 
     /// A row for each target that was measured.
     pub fn of_targets(verdicts: &[Verdict]) -> Self {
-        let title = "Targets, with 1000 clients and 1 worker; the median counts".to_owned();
+        let title = "Targets; the median counts".to_owned();
         let rows = verdicts.iter().map(target).collect();
-        Self { title, columns: TARGETS, words: 2, rows }
+        Self { title, columns: TARGETS, words: 3, rows }
     }
 
     /// Columns under their names, which are broken where they have a space.
@@ -89,24 +88,15 @@ impl Table {
         text
     }
 
-    /// As Markdown has it.
-    pub fn markdown(&self) -> String {
+    /// As Markdown has it, with a heading of this level.
+    pub fn markdown(&self, level: usize) -> String {
         let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let names: Vec<String> = self.columns.iter().map(|&name| name.to_owned()).collect();
         let rule = "|---".repeat(self.columns.len());
         let rows: String = self.rows.iter().map(|cells| row(cells)).collect();
-        format!("\n## {}\n\n{}{rule}|\n{rows}", self.title, row(&names))
+        let heading = "#".repeat(level);
+        format!("\n{heading} {}\n\n{}{rule}|\n{rows}", self.title, row(&names))
     }
-}
-
-/// A page with all tables.
-pub fn page(machine: &Machine, how: &str, tables: &[Table]) -> String {
-    let tables: String = tables.iter().map(Table::markdown).collect();
-    format!(
-        "# One run of the bench\n\nWritten by `make bench BENCH=\"--docs\"`; [how to read it]\
-         (../bench.md#how-to-read-it).\n\n{}. {how}.\n{tables}",
-        machine.text()
-    )
 }
 
 fn figures(row: &Row) -> Vec<String> {
@@ -129,11 +119,13 @@ fn figures(row: &Row) -> Vec<String> {
 }
 
 fn target(verdict: &Verdict) -> Vec<String> {
+    // Ratios, and microseconds.
+    let places = if verdict.measured.median < 10.0 { 3 } else { 0 };
     vec![
         verdict.figure.to_owned(),
-        verdict.contender.to_owned(),
-        verdict.connections.to_string(),
-        spread(verdict.measured, |value| format!("{value:.3}")),
+        verdict.contender.clone(),
+        verdict.under.clone(),
+        spread(verdict.measured, |value| format!("{value:.places$}")),
         match verdict.target {
             Bound::AtMost(most) => format!("at most {most}"),
             Bound::AtLeast(least) => format!("at least {least}"),
@@ -197,9 +189,9 @@ mod tests {
         let words: Vec<&str> = line.split_whitespace().skip(2).collect();
         assert_eq!(words[..4], ["37,500", "(25,000..50,000)", "0.50", "2.50"], "{line}");
         assert!(
-            table.markdown().contains("\n| Weir, sliding-log | 37,500 (25,000..50,000) | 0.50")
+            table.markdown(2).contains("\n| Weir, sliding-log | 37,500 (25,000..50,000) | 0.50")
         );
-        let text = Table::of_targets(&targets::judge(&[measured])).terminal();
+        let text = Table::of_targets(&targets::judge(&[measured], None)).terminal();
         assert!(text.contains("  0.250   at most 0.33      met\n"), "{text}");
     }
 

@@ -1,4 +1,4 @@
-//! The tool itself, as `make bench` runs it, for as short as it can be.
+//! The comparison, as `make bench` runs it, for as short as it can be.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -30,7 +30,7 @@ fn a_run_measures_every_contender_and_writes_what_it_found() {
     let to = output.path().display().to_string();
     let ran = bench(
         &[
-            &["--rounds", "1", "--seconds", "1", "--connections", "2"],
+            &["compare", "--rounds", "1", "--seconds", "1", "--connections", "2"],
             &["--clients", "10", "--workers", "1", "--output", &to][..],
         ]
         .concat(),
@@ -63,6 +63,14 @@ fn a_run_measures_every_contender_and_writes_what_it_found() {
         }
     }
 
+    // The part alone.
+    assert!(results["options"].get("compare").is_some(), "{}", results["options"]);
+    assert!(results.get("growth").is_none() && results["options"].get("growth").is_none());
+    assert!(!output.path().join("growth-limits.svg").exists());
+    // Elsewhere than on a terminal it is told where it is, too.
+    let told = text(&ran.stderr);
+    assert!(told.contains("1 of 1: 2 connections, 10 clients, 1 worker"), "{told}");
+
     let said = text(&ran.stdout);
     for plot in ["throughput.svg", "cpu.svg", "latency.svg"] {
         let plot = fs::read_to_string(output.path().join(plot)).expect(plot);
@@ -78,7 +86,8 @@ fn with_glue(eval: &str) -> (Output, Option<Value>) {
     let text = format!("return {{ redis_at = function() end, eval = function() {eval} end }}");
     fs::write(glue.path().join("glue.lua"), text).expect("a file");
     let to = output.path().display().to_string();
-    let arguments = ["--quick", "--connections", "1", "--contenders", "none", "--output", &to];
+    let arguments =
+        ["compare", "--quick", "--connections", "1", "--contenders", "none", "--output", &to];
     let ran = bench(&arguments, Some(&glue));
     let results = fs::read_to_string(output.path().join("results.json"));
     (ran, results.ok().map(|text| serde_json::from_str(&text).expect("JSON")))

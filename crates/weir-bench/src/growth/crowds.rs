@@ -15,7 +15,7 @@ use super::meter::Meter;
 use super::parts::steps;
 use super::report::Point;
 use super::work::{Work, compare};
-use super::{Options, progress};
+use super::{Bench, Settings};
 use crate::summary::Spread;
 
 /// Requests for each call of a crowd.
@@ -24,17 +24,22 @@ const BATCH: usize = 64;
 /// Enough for a log of each of a million clients.
 const STORE_BYTES: usize = 512 << 20;
 
-/// From 1 to 1,000,000 clients, by factors of 1,000.
-pub fn measure(redis: &Redis, options: &Options) -> Result<Vec<Point>> {
+/// From 1 to 1,000,000 clients, by factors of 1,000, and the most of all.
+pub fn sizes(most: u64) -> impl Iterator<Item = u64> {
+    steps(1, most).filter(move |count| count.ilog10().is_multiple_of(3) || *count == most)
+}
+
+/// As many clients as that.
+pub fn measure(bench: &mut Bench<'_>) -> Result<Vec<Point>> {
+    let Bench { redis, settings, .. } = *bench;
     let mut points = Vec::new();
-    let is_shown = |count: &u64| count.ilog10().is_multiple_of(3) || *count == options.most_clients;
-    for count in steps(1, options.most_clients).filter(is_shown) {
+    for count in sizes(settings.most_clients) {
         for (word, name) in ALGORITHMS {
             let habit = Habit::of(word, count);
-            progress(&format!("{name}: {count} clients in Redis"));
-            points.push(in_redis(redis, options, name, habit, count)?);
-            progress(&format!("{name}: {count} clients in shared memory"));
-            points.push(embedded(options, name, habit, count)?);
+            bench.progress.goes_on(&format!("{name}: {count} clients in Redis"));
+            points.push(in_redis(redis, settings, name, habit, count)?);
+            bench.progress.goes_on(&format!("{name}: {count} clients in shared memory"));
+            points.push(embedded(settings, name, habit, count)?);
         }
     }
     Ok(points)
@@ -42,7 +47,7 @@ pub fn measure(redis: &Redis, options: &Options) -> Result<Vec<Point>> {
 
 fn in_redis(
     redis: &Redis,
-    options: &Options,
+    settings: &Settings,
     name: &str,
     habit: Habit,
     count: u64,
@@ -50,7 +55,7 @@ fn in_redis(
     redis.command::<()>("FLUSHALL SYNC");
     let crowd = Crowd::gather(redis, habit, count)?;
     let bytes_per_client = crowd.bytes;
-    let amount = (options.rounds as usize, options.calls as usize);
+    let amount = (settings.rounds as usize, settings.calls as usize);
     let (yardstick_us, costs) = compare(redis, &mut [Box::new(crowd)], amount, BATCH)?;
     let cost = costs.first().context("one cost")?;
     Ok(Point {
@@ -65,7 +70,7 @@ fn in_redis(
 }
 
 /// The same number of decisions, by one process that does nothing else.
-fn embedded(options: &Options, name: &str, habit: Habit, count: u64) -> Result<Point> {
+fn embedded(settings: &Settings, name: &str, habit: Habit, count: u64) -> Result<Point> {
     let (store, _) = Store::open(&format!("{name} {count}"), STORE_BYTES)?;
     let terms = store.terms(&[habit.limit], &["bench"]);
     let (mut now_us, mut client) = (START_US, 0_u64);
@@ -84,9 +89,9 @@ fn embedded(options: &Options, name: &str, habit: Habit, count: u64) -> Result<P
     let usage = store.usage();
     let lost = usage.evicted_least_recently_used;
     ensure!(usage.entries == count && lost == 0, "{usage:?} of {count} clients");
-    let round_of = u64::from(options.calls) * BATCH as u64;
+    let round_of = u64::from(settings.calls) * BATCH as u64;
     let mut rounds = Vec::new();
-    for _ in 0..options.rounds {
+    for _ in 0..settings.rounds {
         let begun = Instant::now();
         (0..round_of).try_for_each(|_| decide())?;
         rounds.push(begun.elapsed());

@@ -1,5 +1,5 @@
 //! A Redis further away: what the limiter adds to a request beyond the way there and
-//! back.
+//! back, and what the glue adds there.
 //!
 //! The suite's proxy makes the distance. What it really is, with the proxy's own
 //! threads in it, is measured through the same proxy: by `PING`, from a client that
@@ -7,55 +7,57 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use weir_tests::{Conf, Nginx, Proxy, Redis};
+use anyhow::{Context as _, Result};
+use weir_tests::{Nginx, Proxy, Redis, process};
 
-use super::report::Distance;
-use super::{Options, progress};
-use crate::conf;
+use super::Bench;
+use super::report::{Distance, Place};
+use crate::conf::{self, Watched};
+use crate::contenders::{self, BASE, Contender, GLUE_BY_SHA};
 use crate::measure::{self, Figures};
 use crate::summary::Spread;
 use crate::wrk::Load;
 
 const CLIENTS: u32 = 1_000;
-const PINGS: usize = 200;
+pub const PINGS: usize = 200;
 
-/// No limiter, and what is limited.
-const PATHS: [(&str, &str); 3] =
-    [("/none", ""), ("/log", "sliding-log"), ("/bucket", "token-bucket")];
+/// No limiter, what is limited by hand, and what Weir limits: from the same worker,
+/// through the same proxy. The glue has a connection for each request under way.
+pub const CONTENDERS: [&str; 4] = [BASE, GLUE_BY_SHA, "sliding-log", "token-bucket"];
 
-const POLICIES: &str = "
-    log    = { key = \"$http_x_client\", limit = \"1000000/500ms\" },
-    bucket = { key = \"$http_x_client\", limit = \"1000000/500ms\", algorithm = \"token-bucket\" }";
-
-/// One for each distance, number of connections and algorithm.
-pub fn measure(options: &Options) -> Result<Vec<Distance>> {
-    let redis = Redis::start();
+/// One for each distance, number of connections and limiter.
+pub fn measure(bench: &mut Bench<'_>, faults: &mut Vec<String>) -> Result<Vec<Distance>> {
+    let Bench { redis, settings, .. } = *bench;
     let proxy = Proxy::to(redis.port());
-    let conf = Conf::new(&proxy.url(), POLICIES)
-        .access("/none", "")
-        .limited("/log", "log")
-        .limited("/bucket", "bucket");
-    let nginx = Nginx::start(&conf);
+    let contenders =
+        CONTENDERS.map(|id| contenders::find(id).expect("it is one of all contenders"));
+    let conf = conf::over_redis(contenders.into_iter(), ("127.0.0.1", proxy.port()));
+    let mut nginx = Watched::new(Nginx::start(&conf));
     let mut ping = Ping::through(&proxy)?;
     let mut distances = Vec::new();
-    for &delay_ms in &options.delays_ms {
+    for &delay_ms in &settings.delays_ms {
         proxy.set_round_trip(Duration::from_millis(delay_ms));
-        for &connections in &options.connections {
-            redis.command::<()>("FLUSHALL SYNC");
-            let load = Load { connections, threads: 1, seconds: options.seconds, clients: CLIENTS };
+        for &connections in &settings.connections {
+            let at = Place { delay_ms, connections };
+            let seconds = settings.seconds;
+            let load = Load { connections, threads: 1, seconds, clients: CLIENTS };
             let mut away = Vec::new();
-            let mut rounds = PATHS.map(|_| Vec::<Figures>::new());
-            // The first round is not counted: the limiter learns how far it is.
-            for round in 0..=options.delay_rounds {
-                progress(&format!("Redis {delay_ms} ms away, {connections} connections"));
+            let mut rounds = CONTENDERS.map(|_| Vec::<Round>::new());
+            // The first round is not counted: the limiter learns how far it is, and the
+            // glue connects.
+            for round in 0..=settings.delay_rounds {
+                bench.progress.goes_on(&at.to_string());
                 let away_us = ping.median_us()?;
-                for ((path, _), rounds) in PATHS.iter().zip(&mut rounds) {
-                    let (figures, all_passed) =
-                        measure::measure(&nginx, &redis, &load, path, false)?;
-                    all_passed?;
+                for (contender, rounds) in contenders.iter().zip(&mut rounds) {
+                    let (measured, right) = one_round(&nginx, redis, &load, contender)
+                        .with_context(|| format!("{}, {at}", contender.name))?;
+                    if let Err(fault) = nginx.must_be_calm().and(right) {
+                        let fault = format!("{}, {at}, round {round}: {fault:#}", contender.name);
+                        bench.progress.says(&fault);
+                        faults.push(fault);
+                    }
                     if round > 0 {
-                        rounds.push(figures);
+                        rounds.push(measured);
                     }
                 }
                 if round > 0 {
@@ -63,31 +65,63 @@ pub fn measure(options: &Options) -> Result<Vec<Distance>> {
                 }
             }
             let [none, limited @ ..] = &rounds;
-            for ((_, name), limited) in PATHS[1..].iter().zip(limited) {
-                let beside = |figure: fn(&Figures, &Figures, f64) -> f64| {
-                    let all = limited.iter().zip(none).zip(&away);
-                    Spread::of(all.map(|((with, without), away)| figure(with, without, *away)))
-                };
-                distances.push(Distance {
-                    series: (*name).to_owned(),
-                    delay_ms,
-                    connections,
-                    away_us: beside(|_, _, away| away),
-                    none_us: beside(|_, without, _| without.p50_us),
-                    limited_us: beside(|with, _, _| with.p50_us),
-                    beyond_us: beside(|with, without, away| with.p50_us - without.p50_us - away),
-                    cpu_us: beside(|with, without, _| {
-                        with.worker_us + with.redis_us - without.worker_us
-                    }),
-                    script_calls: beside(|with, _, _| with.script_calls),
-                });
-            }
+            let limited = contenders[1..].iter().zip(limited);
+            distances.extend(limited.map(|(of, limited)| distance(of, at, limited, none, &away)));
         }
     }
-    if let Some(line) = conf::complaint(&nginx.error_log()) {
-        bail!("nginx complains: {line}");
-    }
     Ok(distances)
+}
+
+/// What was measured of a contender, and the proxy's CPU for each request.
+struct Round {
+    figures: Figures,
+    proxy_us: f64,
+}
+
+fn one_round(
+    nginx: &Watched,
+    redis: &Redis,
+    load: &Load,
+    contender: &Contender,
+) -> Result<(Round, Result<()>)> {
+    redis.command::<()>("FLUSHALL SYNC");
+    conf::ask_first(nginx, contender, load.clients)?;
+    // The proxy is all that this process does meanwhile.
+    let cpu = || process::cpu(std::process::id());
+    let before = cpu();
+    let (figures, right) = measure::measure(nginx, redis, load, &contender.path(), false)?;
+    let requests = figures.rate * f64::from(load.seconds);
+    let proxy_us = (cpu() - before).as_secs_f64() * 1e6 / requests;
+    Ok((Round { figures, proxy_us }, right))
+}
+
+/// What the rounds come to, each compared with those that ran beside it.
+fn distance(
+    contender: &Contender,
+    place: Place,
+    limited: &[Round],
+    none: &[Round],
+    away: &[f64],
+) -> Distance {
+    let over = |figure: fn(&Round) -> f64| Spread::of(limited.iter().map(figure));
+    let beside = |figure: fn(&Figures, &Figures, f64) -> f64| {
+        let all = limited.iter().zip(none).zip(away);
+        Spread::of(
+            all.map(|((with, without), away)| figure(&with.figures, &without.figures, *away)),
+        )
+    };
+    Distance {
+        id: contender.id,
+        name: contender.name,
+        place,
+        away_us: beside(|_, _, away| away),
+        none_us: beside(|_, without, _| without.p50_us),
+        limited_us: over(|with| with.figures.p50_us),
+        beyond_us: beside(|with, without, away| with.p50_us - without.p50_us - away),
+        cpu_us: beside(|with, without, _| with.worker_us + with.redis_us - without.worker_us),
+        script_calls: over(|with| with.figures.script_calls),
+        proxy_us: over(|with| with.proxy_us),
+    }
 }
 
 /// How long the way to Redis and back takes.

@@ -7,7 +7,9 @@ use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::report::{Distance, Growth, Point};
+use super::report::{Distance, Growth, Place, Point};
+use crate::contenders::GLUE_BY_SHA;
+use crate::plot::Plot;
 use crate::table::whole;
 
 const WIDTH: u32 = 640;
@@ -33,7 +35,6 @@ const COLORS: [RGBColor; 10] = [
 
 /// One picture: what it is called, and of what the axes are.
 struct Picture<'a> {
-    file: &'a str,
     title: &'a str,
     x: &'a str,
     y: &'a str,
@@ -43,27 +44,41 @@ struct Picture<'a> {
 type Line = (String, Vec<(f64, f64)>);
 
 /// A picture of each curve that was measured.
-pub fn all(out: &Path, growth: &Growth) -> Result<()> {
-    let curves = [
-        ("growth-limits", "Time for a decision, by the limit", "units", &growth.limits),
-        ("growth-batches", "Time for a decision, by the batch", "requests", &growth.batches),
-        ("growth-several", "Time for a request, by its limits", "limits", &growth.several),
-        ("growth-clients", "Time for a decision, by clients", "clients", &growth.clients),
-    ];
-    for (file, title, x, points) in curves {
-        let lines = lines(points, |point| point.time_us.median);
-        paint(out, &Picture { file, title, x, y: "µs" }, &lines)?;
-    }
+pub fn all(out: &Path, growth: &Growth) -> Result<Vec<Plot>> {
+    let limits = lines(&growth.limits, |point| point.time_us.median);
+    let memory = lines(&growth.limits, |point| point.bytes_per_client);
+    let batches = lines(&growth.batches, |point| point.time_us.median);
+    let several = lines(&growth.several, |point| point.time_us.median);
+    let clients = lines(&growth.clients, |point| point.time_us.median);
+    // Not of the glue: of many connections that would be a picture of the proxy, which
+    // carries each of its calls by itself.
     let mut delay: Vec<Line> = Vec::new();
-    for Distance { series, delay_ms, connections, limited_us, .. } in &growth.delay {
-        let name = format!("{series}, {delay_ms} ms");
+    let drawn = growth.delay.iter().filter(|distance| distance.id != GLUE_BY_SHA);
+    for Distance { name, place: Place { delay_ms, connections }, limited_us, .. } in drawn {
+        let name = format!("{name}, {delay_ms} ms");
         add(&mut delay, &name, (f64::from(*connections), limited_us.median));
     }
-    let (title, x, y) = ("p50, by the distance of Redis", "connections", "µs");
-    paint(out, &Picture { file: "growth-delay", title, x, y }, &delay)?;
-    let memory = lines(&growth.limits, |point| point.bytes_per_client);
-    let (title, x, y) = ("Memory of a client at its limit", "units", "bytes");
-    paint(out, &Picture { file: "growth-memory", title, x, y }, &memory)
+    let curves = [
+        ("limits", "Time for a decision, by the limit", ("units", "µs"), limits),
+        ("memory", "Memory of a client at its limit", ("units", "bytes"), memory),
+        ("batches", "Time for a decision, by the batch", ("requests", "µs"), batches),
+        ("several", "Time for a request, by its limits", ("limits", "µs"), several),
+        ("clients", "Time for a decision, by clients", ("clients", "µs"), clients),
+        ("delay", "p50, by the distance of Redis", ("connections", "µs"), delay),
+    ];
+    let mut plots = Vec::new();
+    for (part, title, (x, y), lines) in curves {
+        // Without a line, no picture.
+        if lines.is_empty() {
+            continue;
+        }
+        let file = format!("growth-{part}.svg");
+        let path = out.join(&file);
+        draw(&path, &Picture { title, x, y }, &lines)
+            .map_err(|error| anyhow!("{} is not written: {error}", path.display()))?;
+        plots.push(Plot { file, title: title.to_owned() });
+    }
+    Ok(plots)
 }
 
 fn lines(points: &[Point], y: impl Fn(&Point) -> f64) -> Vec<Line> {
@@ -81,18 +96,9 @@ fn add(lines: &mut Vec<Line>, name: &str, at: (f64, f64)) {
     }
 }
 
-/// Both axes by powers. Without a line, no picture.
-fn paint(output: &Path, picture: &Picture<'_>, lines: &[Line]) -> Result<()> {
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let file = output.join(format!("{}.svg", picture.file));
-    draw(&file, picture, lines)
-        .map_err(|error| anyhow!("{} is not written: {error}", file.display()))
-}
-
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
+/// Both axes by powers.
 fn draw(file: &Path, picture: &Picture<'_>, lines: &[Line]) -> Drawn {
     let points = || lines.iter().flat_map(|(_, line)| line);
     let range = |values: Vec<f64>| {
@@ -156,7 +162,6 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::Machine;
     use crate::summary::Spread;
 
     #[test]
@@ -171,9 +176,12 @@ mod tests {
             redis_cpu_us: None,
             bytes_per_client: 120.0,
         };
-        let growth =
-            Growth { batches: vec![point(1), point(128)], ..Growth::new(Machine::default()) };
-        all(dir.path(), &growth).unwrap();
+        let growth = Growth { batches: vec![point(1), point(128)], ..Growth::default() };
+        let plots = all(dir.path(), &growth).unwrap();
+        assert_eq!(
+            plots.iter().map(|plot| &*plot.file).collect::<Vec<_>>(),
+            ["growth-batches.svg"]
+        );
         let picture = std::fs::read_to_string(dir.path().join("growth-batches.svg")).unwrap();
         assert!(picture.contains("token-bucket"));
         assert!(!dir.path().join("growth-limits.svg").exists());

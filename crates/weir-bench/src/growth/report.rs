@@ -1,17 +1,16 @@
 //! What was measured, as JSON and in tables.
 
+use std::fmt;
+
 use serde::Serialize;
 
-use super::targets::Target;
-use crate::json::Machine;
+use crate::plan::plural;
 use crate::summary::Spread;
 use crate::table::{Table, spread, whole};
 
 /// All of it.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Growth {
-    /// Where.
-    pub machine: Machine,
     /// By units of the limit.
     pub limits: Vec<Point>,
     /// By clients.
@@ -24,8 +23,6 @@ pub struct Growth {
     pub delay: Vec<Distance>,
     /// Of a client with many requests in its window.
     pub memory: Option<Memory>,
-    /// What belongs to it of the targets.
-    pub targets: Vec<Target>,
 }
 
 /// A point of a curve.
@@ -47,15 +44,32 @@ pub struct Point {
     pub bytes_per_client: f64,
 }
 
-/// What is added to a request that far away.
-#[derive(Debug, Serialize)]
-pub struct Distance {
-    /// The algorithm.
-    pub series: String,
+/// Where Redis is, and how many ask.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Place {
     /// What the proxy was told, in milliseconds.
     pub delay_ms: u64,
     /// Connections of clients.
     pub connections: u32,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let connections = plural(self.connections, "connection");
+        write!(f, "Redis {} ms away, {connections}", self.delay_ms)
+    }
+}
+
+/// What is added to a request that far away.
+#[derive(Debug, Serialize)]
+pub struct Distance {
+    /// Whose it is: the contender's id.
+    pub id: &'static str,
+    /// What it is called.
+    pub name: &'static str,
+    /// How far away.
+    #[serde(flatten)]
+    pub place: Place,
     /// There and back by `PING`.
     pub away_us: Spread,
     /// p50 without a limiter.
@@ -68,6 +82,8 @@ pub struct Distance {
     pub cpu_us: Spread,
     /// Scripts that Redis was asked to run, for each request.
     pub script_calls: Spread,
+    /// CPU that the proxy takes for each request, which it takes from all.
+    pub proxy_us: Spread,
 }
 
 /// Bytes of one client in Redis.
@@ -75,6 +91,9 @@ pub struct Distance {
 pub struct Memory {
     /// In its window.
     pub requests: u64,
+    /// In a sorted set with members of up to 21 bytes, as the bench's own glue has it: a
+    /// time and a count.
+    pub members_of_21: f64,
     /// In a sorted set with members of 40 bytes: a time and a random number.
     pub members_of_40: f64,
     /// In one with members of 50: a time and `$request_id`.
@@ -83,22 +102,6 @@ pub struct Memory {
     pub sliding_log: f64,
     /// In a compact log.
     pub compact_log: f64,
-}
-
-impl Growth {
-    /// Nothing yet.
-    pub fn new(machine: Machine) -> Self {
-        Self {
-            machine,
-            limits: Vec::new(),
-            clients: Vec::new(),
-            batches: Vec::new(),
-            several: Vec::new(),
-            delay: Vec::new(),
-            memory: None,
-            targets: Vec::new(),
-        }
-    }
 }
 
 /// One of each part that was measured.
@@ -118,20 +121,7 @@ pub fn tables(growth: &Growth) -> Vec<Table> {
     if !growth.delay.is_empty() {
         tables.push(delay(&growth.delay));
     }
-    if !growth.targets.is_empty() {
-        tables.push(targets(&growth.targets));
-    }
     tables
-}
-
-/// A page with all of them.
-pub fn page(growth: &Growth) -> String {
-    let tables: String = tables(growth).iter().map(Table::markdown).collect();
-    format!(
-        "# As the work grows: one run\n\nWritten by `make bench BENCH=\"growth --docs\"`; [how to \
-         read it](../bench.md#as-the-work-grows).\n\n{}.\n{tables}",
-        growth.machine.text()
-    )
 }
 
 fn curve(title: &str, points: &[Point]) -> Table {
@@ -159,17 +149,20 @@ fn hundredths(value: f64) -> String {
 }
 
 fn memory(memory: &Memory) -> Table {
-    const COLUMNS: &[&str] = &["", "bytes", "to members of 40", "to members of 50"];
-    let Memory { requests, members_of_40, members_of_50, sliding_log, compact_log } = memory;
+    const COLUMNS: &[&str] =
+        &["", "bytes", "to members of 21", "to members of 40", "to members of 50"];
+    let Memory { requests, members_of_21, members_of_40, members_of_50, .. } = memory;
     let row = |(what, bytes): (&str, &f64)| {
         let to = |other: &f64| format!("{:.3}", bytes / other);
-        vec![what.to_owned(), whole(*bytes), to(members_of_40), to(members_of_50)]
+        let to = [to(members_of_21), to(members_of_40), to(members_of_50)];
+        [vec![what.to_owned(), whole(*bytes)], to.to_vec()].concat()
     };
     let rows = [
+        ("a sorted set, members of 21 bytes: time and a count, as the glue's", members_of_21),
         ("a sorted set, members of 40 bytes: time and a random number", members_of_40),
         ("a sorted set, members of 50 bytes: time and $request_id", members_of_50),
-        ("sliding-log", sliding_log),
-        ("compact-log", compact_log),
+        ("sliding-log", &memory.sliding_log),
+        ("compact-log", &memory.compact_log),
     ];
     let title = format!("Memory in Redis of a client with {requests} requests in its window");
     Table::new(&title, COLUMNS, 1, rows.map(row).to_vec())
@@ -186,33 +179,22 @@ fn delay(distances: &[Distance]) -> Table {
         "beyond the way µs",
         "limiter CPU µs",
         "script calls",
+        "proxy CPU µs",
     ];
     let row = |distance: &Distance| {
         vec![
-            distance.series.clone(),
-            distance.delay_ms.to_string(),
-            distance.connections.to_string(),
+            distance.name.to_owned(),
+            distance.place.delay_ms.to_string(),
+            distance.place.connections.to_string(),
             whole(distance.away_us.median),
             whole(distance.none_us.median),
             whole(distance.limited_us.median),
             spread(distance.beyond_us, |beyond| format!("{beyond:.0}")),
             format!("{:.1}", distance.cpu_us.median),
             format!("{:.3}", distance.script_calls.median),
+            format!("{:.1}", distance.proxy_us.median),
         ]
     };
     let rows = distances.iter().map(row).collect();
     Table::new("By the distance of Redis", COLUMNS, 1, rows)
-}
-
-fn targets(targets: &[Target]) -> Table {
-    const COLUMNS: &[&str] = &["figure", "the median", "measured", "at most"];
-    let row = |target: &Target| {
-        vec![
-            target.figure.clone(),
-            if target.is_met() { "meets it" } else { "DOES NOT" }.to_owned(),
-            spread(target.measured, |value| format!("{value:.3}")),
-            format!("{:.3}", target.at_most),
-        ]
-    };
-    Table::new("Targets", COLUMNS, 2, targets.iter().map(row).collect())
 }

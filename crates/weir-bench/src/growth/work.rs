@@ -75,8 +75,8 @@ fn micros(spent: Duration, decisions: usize) -> f64 {
     spent.as_secs_f64() * 1e6 / decisions as f64
 }
 
-/// The least that a script can do which keeps a client's state as one string: it
-/// reads 20 bytes and writes as many, with a time to live, and decides nothing.
+/// What it takes to keep a client's state as one string that is written anew each time:
+/// it reads 20 bytes and writes as many, with a time to live, and decides nothing.
 pub struct Yardstick {
     connection: Connection,
     script: Script,
