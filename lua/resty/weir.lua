@@ -35,7 +35,7 @@ local tostring = tostring
 local type = type
 
 
-local _M = { _VERSION = "0.5.0" }
+local _M = { _VERSION = "0.5.1" }
 
 
 local engine
