@@ -74,12 +74,11 @@ impl Telling {
     /// `ticket` names an answer that is to come, or has come now; `at` is when it was
     /// decided, in microseconds since the epoch; `remaining` the units left of the
     /// tightest limit; `serial` another each time that something is told; `allowed`
-    /// 1 or 0; `source` an index of
-    /// [`weir_metrics::SOURCES`]; `values` how many headers there are. The length of
-    /// a text that is absent is -1. The texts are: the wait in whole seconds; the
-    /// names of the limits without room, between commas; and the values of the
-    /// policy's headers in their order. Of what failed: the reason in one word, and
-    /// more to say about it to the log. Of an answer: `Content-Type` and body.
+    /// 1 or 0; `source` an index of [`weir_metrics::SOURCES`]; `values` how many headers
+    /// there are. The length of a text that is absent is -1. The texts are: the wait in
+    /// whole seconds; the names of the limits without room, between commas; and the
+    /// values of the policy's headers in their order. Of what failed: the reason in one
+    /// word, and more to say about it to the log. Of an answer: `Content-Type` and body.
     pub(crate) const DECLARATION: &'static str = "struct { double ticket; double at; \
         double remaining; const char *texts; int32_t serial; int32_t allowed; \
         int32_t source; int32_t values; int32_t begins[10]; int32_t lengths[10]; }";
@@ -170,10 +169,10 @@ impl Telling {
         }
     }
 
-    /// `table(rule, serial)`: the last decision in full, nil if there is none or
-    /// something else was told since `serial`: of the tightest limit `name`, `limit`, `remaining`, `retry_after` (nil if there is
-    /// none) and `reset`, times in seconds, the same of each in `limits`, and
-    /// `allowed`.
+    /// `table(rule, serial)`: the last decision in full, nil if there is none or it is
+    /// not the one of this `serial`: of the tightest limit `name`, `limit`, `remaining`,
+    /// `retry_after` (nil if there is none) and `reset`, times in seconds, the same of
+    /// each in `limits`, and `allowed`.
     pub(crate) fn table(
         &self,
         lua: &Lua,
