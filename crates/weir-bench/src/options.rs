@@ -75,6 +75,7 @@ struct Output {
 
 /// What is compared, and for how long.
 #[derive(Debug, Default, Args)]
+#[group(skip)]
 pub struct Compare {
     /// Contenders, by their ids (see --list); "none" and "glue-eval", which the others
     /// are compared with, run in any case [default: all]
