@@ -1,6 +1,7 @@
 //! Few connections, kept alive, nobody else's; and a breaker that does as it is
 //! told.
 
+use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use weir_tests::{Conf, Nginx, Redis, in_parallel, wait_until};
@@ -42,6 +43,15 @@ fn a_worker_has_as_many_connections_as_it_is_told_and_keeps_them() {
             for _ in 0..50 {
                 assert!(client.get("/api").has_limit_headers());
             }
+        });
+        // More calls at once than there are connections.
+        redis.freeze();
+        scope(|scope| {
+            for nth in 1..=2 * number as u64 {
+                scope.spawn(|| assert!(nginx.client().get("/api").has_limit_headers()));
+                wait_until("it waits", SOON, || nginx.count("waiting") == nth);
+            }
+            redis.thaw();
         });
         assert_eq!(ids(&redis), before);
         assert_eq!(nginx.count("connects"), number as u64);
