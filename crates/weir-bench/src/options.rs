@@ -75,6 +75,7 @@ struct Output {
 
 /// What is compared, and for how long.
 #[derive(Debug, Default, Args)]
+// clap makes a group of this name for the subcommand already.
 #[group(skip)]
 pub struct Compare {
     /// Contenders, by their ids (see --list); "none" and "glue-eval", which the others

@@ -78,8 +78,8 @@ impl Engine {
         })
     }
 
-    /// `start()`: `true, nil, is_new`, or `nil, error`. Does nothing if the thread runs, or there
-    /// is nothing for it to do.
+    /// `start()`: `true, nil, is_new`, or `nil, error`. Does nothing if the thread runs,
+    /// or there is nothing for it to do.
     fn start(&self) -> (Option<bool>, Option<String>, bool) {
         self.metrics.start();
         let (Some(redis), Some(deployment)) = (&self.config.redis, &self.deployment) else {

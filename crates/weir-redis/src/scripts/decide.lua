@@ -1,4 +1,4 @@
-    -- None of the parts before.
+    -- The end of algorithm(): it is none of the branches before.
     error("no such algorithm: " .. name, 0)
 end
 

@@ -58,7 +58,7 @@ if name == "log" then
     end
 
 
-    -- They begin again after so many.
+    -- A number that no other unit of this call has. They begin again after 13 digits.
     local function member()
         members = members + 1
         return format("%d", (now + members) % 10000000000000)
