@@ -22,20 +22,29 @@ const NODES: Range<u16> = 10_000..16_000;
 /// A port that is free now at every address, and that this process has not given
 /// out lately.
 pub fn free_port() -> u16 {
-    static NEXT: OnceLock<AtomicUsize> = OnceLock::new();
-    let next = NEXT.get_or_init(|| AtomicUsize::new(fastrand::usize(..LISTENING.len())));
-    let mut ports = iter::repeat_with(|| {
-        LISTENING.start + (next.fetch_add(1, Ordering::Relaxed) % LISTENING.len()) as u16
-    });
-    ports.find(|&port| is_free(port)).expect("an endless iterator")
+    static NEXT: Turn = Turn::new();
+    in_turn(&NEXT, LISTENING).find(|&port| is_free(port)).expect("an endless iterator")
 }
 
-/// A port that is free now, and with it the port 10000 above, which a node of a
-/// cluster speaks to the others on.
+/// The same, and with it the port 10000 above, which a node of a cluster speaks to
+/// the others on.
 pub fn free_port_of_a_node() -> u16 {
-    iter::repeat_with(|| fastrand::u16(NODES))
+    static NEXT: Turn = Turn::new();
+    in_turn(&NEXT, NODES)
         .find(|&port| is_free(port) && is_free(port + 10_000))
         .expect("an endless iterator")
+}
+
+/// Which port of a range is next. Whoever is given one listens there only later:
+/// if it were drawn by chance another could be given the same.
+type Turn = OnceLock<AtomicUsize>;
+
+/// The ports of a range, one after the other and round and round, from anywhere on.
+fn in_turn(next: &'static Turn, range: Range<u16>) -> impl Iterator<Item = u16> {
+    let next = next.get_or_init(|| AtomicUsize::new(fastrand::usize(..range.len())));
+    iter::repeat_with(move || {
+        range.start + (next.fetch_add(1, Ordering::Relaxed) % range.len()) as u16
+    })
 }
 
 fn is_free(port: u16) -> bool {
@@ -139,4 +148,19 @@ pub fn cpu(pid: u32) -> Duration {
     // SAFETY: sysconf takes a number and touches no memory of ours.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     Duration::from_secs_f64(ticks as f64 / per_second as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_not_given_out_again_before_somebody_listens_there() {
+        for give in [free_port, free_port_of_a_node] {
+            let ports: Vec<u16> = (0..500).map(|_| give()).collect();
+            assert_eq!(ports.iter().collect::<HashSet<_>>().len(), ports.len(), "{ports:?}");
+        }
+    }
 }

@@ -133,8 +133,16 @@ impl Redis {
                 let said = std::fs::read_to_string(self.output()).unwrap_or_default();
                 panic!("{} on {}:{} ended with {status}:\n{said}", program(), self.host, self.port);
             }
-            self.try_connect().is_some()
+            self.try_connect().is_some_and(|connection| self.is_at(connection))
         });
+    }
+
+    /// Whether it is this server's process that answers, and none that had its
+    /// port before.
+    fn is_at(&self, mut connection: Connection) -> bool {
+        let told: String = redis::cmd("INFO").arg("server").query(&mut connection).expect("INFO");
+        let pid = told.lines().find_map(|line| line.strip_prefix("process_id:"));
+        pid.expect("a pid").trim() == self.pid().to_string()
     }
 
     /// Starts it with these arguments besides, and does not wait.
@@ -312,4 +320,16 @@ fn major_version() -> u32 {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.split_once("v=").and_then(|(_, version)| version.split('.').next());
     version.and_then(|major| major.parse().ok()).unwrap_or_else(|| panic!("a version in {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "ended with")]
+    fn a_server_whose_port_another_has_is_not_taken_for_that_one() {
+        let first = Redis::start();
+        Redis::absent().on_port(first.port()).launch();
+    }
 }
