@@ -1,15 +1,20 @@
--- A limiter by hand, as guides teach it: the Redis client of OpenResty, a pool of
--- kept connections, and a sorted set for each client, in which a script records
--- each request that it admits. Written as well as that design allows: one round
--- trip for each request, all of it in one script by the clock of Redis, nothing
+-- Limiters by hand, as guides teach them, each written as well as its design allows.
+--
+-- Over Redis: the Redis client of OpenResty, a pool of kept connections, and a sorted
+-- set for each client, in which a script records each request that it admits. One
+-- round trip for each request, all of it in one script by the clock of Redis, nothing
 -- recorded of a refusal.
+--
+-- On one host: a number for each client and window of the clock, in a lua_shared_dict.
 
 local floor = math.floor
 local ceil = math.ceil
+local max = math.max
 local ngx = ngx
 local exit = ngx.exit
 local header = ngx.header
 local log = ngx.log
+local now = ngx.now
 local ngx_var = ngx.var
 local pcall = pcall
 local require = require
@@ -24,6 +29,8 @@ end
 
 local _M = {}
 
+
+local counts = ngx.shared.counts
 
 local TIMEOUT_MS = 5000
 
@@ -85,6 +92,11 @@ local function by_evalsha(connection, key, limit, window, window_ms)
 end
 
 
+local function client()
+    return ngx_var.http_x_client or ngx_var.remote_addr
+end
+
+
 local function decide(by, limit, seconds)
     local connection = redis:new()
     connection:set_timeout(TIMEOUT_MS)
@@ -94,7 +106,7 @@ local function decide(by, limit, seconds)
     end
     local window = floor(seconds * 1000000)
     -- What was under way under another limit may still come to its end.
-    local key = "glue:" .. limit .. ":" .. (ngx_var.http_x_client or ngx_var.remote_addr)
+    local key = "glue:" .. limit .. ":" .. client()
     local reply
     reply, err = by(connection, key, limit, window, ceil(window / 1000))
     if type(reply) ~= "table" then
@@ -105,20 +117,24 @@ local function decide(by, limit, seconds)
 end
 
 
+local function answer(admitted, limit, remaining, reset)
+    header["RateLimit-Limit"] = limit
+    header["RateLimit-Remaining"] = remaining
+    header["RateLimit-Reset"] = reset
+    if not admitted then
+        header["Retry-After"] = reset
+        return exit(429)
+    end
+end
+
+
 local function access(by, limit, seconds)
     local reply, err = decide(by, limit, seconds)
     if not reply then
         log(ngx.ERR, "no decision: ", err)
         return
     end
-    local reset = ceil(reply[3] / 1000000)
-    header["RateLimit-Limit"] = limit
-    header["RateLimit-Remaining"] = reply[2]
-    header["RateLimit-Reset"] = reset
-    if reply[1] == 0 then
-        header["Retry-After"] = reset
-        return exit(429)
-    end
+    return answer(reply[1] == 1, limit, reply[2], ceil(reply[3] / 1000000))
 end
 
 
@@ -131,6 +147,21 @@ end
 -- The same, without sending the script.
 function _M.evalsha(limit, seconds)
     return access(by_evalsha, limit, seconds)
+end
+
+
+-- At most `limit` requests in each window of the clock, of so many seconds, on this
+-- host.
+function _M.dict(limit, seconds)
+    local time = now()
+    local window = floor(time / seconds)
+    local key = limit .. ":" .. window .. ":" .. client()
+    local used, err = counts:incr(key, 1, 0, seconds)
+    if not used then
+        log(ngx.ERR, "no decision: ", err)
+        return
+    end
+    return answer(used <= limit, limit, max(limit - used, 0), ceil((window + 1) * seconds - time))
 end
 
 

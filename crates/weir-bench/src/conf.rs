@@ -13,9 +13,11 @@ use crate::contenders::{Contender, Limiter, Store};
 pub const CLIENT_HEADER: &str = "X-Client";
 const KEY: &str = "$http_x_client";
 
-/// Where limits are far away, and where there is none left. What is refused is not
-/// logged, as little as by the others.
+/// What contenders other than Weir keep in shared memory; `wide` is where limits are
+/// far away, `narrow` where there is none left. What is refused is not logged, as
+/// little as by the others.
 const ZONES: &str = "
+    lua_shared_dict counts 64m;
     limit_req_zone $http_x_client zone=wide:10m rate=1000000r/s;
     limit_req_zone $http_x_client zone=narrow:10m rate=1r/m;
     limit_req_status 429;

@@ -95,10 +95,12 @@ const fn contender(
 // Limits are never reached, or at once. Windows are shorter than a round, so that for
 // most of it entries leave as others come.
 #[rustfmt::skip]
-static ALL: [Contender; 18] = [
+static ALL: [Contender; 20] = [
     contender(BASE, "no limiter", Memory, Passed, Nothing),
     contender("limit-req", "limit_req", Memory, Passed, LimitReq("zone=wide burst=100000 nodelay")),
     contender("limit-req-refused", "limit_req, refused", Memory, Refused, LimitReq("zone=narrow")),
+    contender("dict", "shared dict", Memory, Limited, Lua(r#"require("glue").dict(90000, 0.25)"#)),
+    contender("dict-refused", "shared dict, refused", Memory, RefusedWithHeaders, Lua(r#"require("glue").dict(1, 86400)"#)),
     contender(GLUE, "glue, EVAL", Redis, Limited, Lua(r#"require("glue").eval(90000, 0.25)"#)),
     contender(GLUE_BY_SHA, "glue, EVALSHA", Redis, Limited, Lua(r#"require("glue").evalsha(90000, 0.25)"#)),
     contender("glue-refused", "glue, EVALSHA, refused", Redis, RefusedWithHeaders, Lua(r#"require("glue").evalsha(1, 3600)"#)),

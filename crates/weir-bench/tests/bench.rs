@@ -54,7 +54,7 @@ fn a_run_measures_every_contender_and_writes_what_it_found() {
                 assert!((1.0..1.1).contains(&calls), "{id}: {calls}");
                 assert!(median("in_scripts") > 3.0, "{id}: {row}");
             }
-            "none" | "refused" => assert_eq!(calls, 0.0, "{id}"),
+            "none" | "refused" | "dict" | "dict-refused" => assert_eq!(calls, 0.0, "{id}"),
             _ if id.starts_with("embedded-") || id.starts_with("limit-req") => {
                 assert_eq!(calls, 0.0, "{id}");
             }
