@@ -2,7 +2,7 @@
 # Counts the instructions that a request costs an nginx worker, its I/O thread
 # included, and where they are spent: free of the noise that times have.
 #
-#   scripts/instructions.sh [none] [memory] [refused] [redis] [remembered]
+#   scripts/instructions.sh [none] [memory] [check] [refused] [redis] [remembered]
 #
 # Each is one nginx under callgrind, asked over 32 connections; what starting and
 # ending cost is taken off. Needs `make stage`, valgrind and h2load.
@@ -36,13 +36,14 @@ write_conf() {
     case $1 in
     none) access= ;;
     memory) ;;
+    check) access='require("resty.weir").check("api")' ;;
     refused) limit=1/1h ;;
     redis | remembered)
         server="redis = { url = \"redis://127.0.0.1:$((PORT + 1))/0\", timeout = \"30s\" },"
         [ "$1" = redis ] || limit=1/1h
         ;;
     *)
-        echo "instructions: none, memory, refused, redis or remembered, not $1" >&2
+        echo "instructions: none, memory, check, refused, redis or remembered, not $1" >&2
         exit 2
         ;;
     esac

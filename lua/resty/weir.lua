@@ -277,8 +277,9 @@ function _M.check(name, opts)
         return { allowed = outcome == "error_open", source = "on_error", reason = reason }
     end
     local told = made.table
-    told.source = made.origin
-    told.reason = reason
+    if reason then
+        told.reason = reason
+    end
     if outcome == "dry_run_denied" then
         told.allowed, told.would_refuse = true, true
     end

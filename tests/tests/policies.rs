@@ -69,37 +69,44 @@ fn each_algorithm_limits_and_tells_its_wait() {
 fn several_limits_are_one_decision_and_the_tightest_is_told() {
     let redis = Redis::start();
     let policies = "public = { limits = {
-        { limit = '1/1h', algorithm = 'token-bucket', burst = 3 },
         { limit = '5/1h' },
+        { limit = '1/1h', algorithm = 'token-bucket', burst = 3 },
         { limit = '4/month', algorithm = 'quota' },
     } }";
     let check = r#"
         local d = require("resty.weir").check("public", { key = ngx.var.arg_k, cost = 0 })
-        local out = { d.limit .. "/" .. d.remaining }
+        local out = { d.name .. " " .. d.limit .. "/" .. d.remaining }
         for i, one in ipairs(d.limits) do
-            out[i + 1] = one.limit .. "/" .. one.remaining .. "/" .. tostring(one.retry_after) ..
+            out[i + 1] = one.name .. " " .. one.limit .. "/" .. one.remaining .. "/" .. tostring(one.retry_after) ..
                 "/" .. (one.reset > 0 and "later" or "now")
         end
-        ngx.say(table.concat(out, " "))"#;
+        ngx.say(table.concat(out, ", "))"#;
     let conf = open_to_queries(Conf::new(&redis.url(), policies), "/public", "public")
         .content("/check", check);
     let nginx = Nginx::start(&conf);
     let client = nginx.client();
     let listed = || client.get("/check?k=a").body.trim().to_owned();
 
-    assert_eq!(listed(), "3/3 3/3/nil/now 5/5/nil/now 4/4/nil/now");
+    let named = |bucket: &str, log: &str, quota: &str| {
+        format!(
+            "public:bucket:1h {}, public:log:1h {log}, public:bucket:1h {bucket}, \
+             public:quota:month {quota}",
+            bucket.split("/nil").next().expect("numbers")
+        )
+    };
+    assert_eq!(listed(), named("3/3/nil/now", "5/5/nil/now", "4/4/nil/now"));
     assert_eq!(told(&client.get("/public?k=a")), (200, 3, 2));
     let calls = || redis.calls("evalsha") + redis.calls("eval");
     let before = calls();
     assert_eq!(told(&client.get("/public?k=a&cost=2")), (200, 3, 0));
     assert_eq!(calls() - before, 1, "one script call");
-    assert_eq!(listed(), "3/0 3/0/nil/later 5/2/nil/later 4/1/nil/later");
+    assert_eq!(listed(), named("3/0/nil/later", "5/2/nil/later", "4/1/nil/later"));
 
     // The bucket refuses, and the others are left as they were.
     let refused = client.get("/public?k=a");
     assert_eq!(told(&refused), (429, 3, 0));
     assert!((3_590..=3_600).contains(&refused.number("Retry-After")));
-    assert_eq!(listed(), "3/0 3/0/nil/later 5/2/nil/later 4/1/nil/later");
+    assert_eq!(listed(), named("3/0/nil/later", "5/2/nil/later", "4/1/nil/later"));
 
     // More than the first can ever hold: no wait is told.
     let refused = client.get("/public?k=b&cost=4");

@@ -18,6 +18,7 @@ use crate::identity::{MIN_SECRET, Secret};
 use crate::{ConfigError, Policy};
 
 use fields::Fields;
+pub use limits::MAX_LIMITS;
 pub use memory::MemoryConfig;
 use memory::Sharing;
 pub use redis::{Breaker, Deployment, MAX_CONNECTIONS, MAX_DATABASE, RedisConfig, Tls};

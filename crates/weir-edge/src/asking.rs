@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use mlua::prelude::*;
 use weir_core::identity::Value;
 use weir_core::refusal::{Media, Reason, Refusal};
 use weir_redis::{Answer, Ask, Decided, Operation, Source};
@@ -282,17 +281,5 @@ impl Engine {
             retry_after,
         };
         self.telling.borrow_mut().tell_texts(&[media.content_type(), &refusal.body(media)]);
-    }
-
-    /// `table(rule, serial)`: see [`crate::telling::Telling::table`].
-    pub(crate) fn table(
-        &self,
-        lua: &Lua,
-        (rule, serial): (usize, i32),
-    ) -> LuaResult<Option<LuaTable>> {
-        match self.terms.get(rule) {
-            Some(terms) => self.telling.borrow().table(lua, &terms.presenter, serial),
-            None => Ok(None),
-        }
     }
 }

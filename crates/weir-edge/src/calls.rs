@@ -7,7 +7,6 @@
 //! the engine as long as it calls.
 
 use std::ffi::{c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
 use mlua::LightUserData;
@@ -15,6 +14,7 @@ use mlua::prelude::*;
 
 use crate::asking::{Asked, Reply, Request};
 use crate::engine::Engine;
+use crate::guard;
 use crate::metrics::{self, Recorded};
 use crate::telling::Telling;
 
@@ -195,13 +195,12 @@ unsafe fn bytes<'a>(text: *const c_char, length: usize) -> Option<&'a [u8]> {
     (!text.is_null()).then(|| unsafe { slice::from_raw_parts(text.cast(), length) })
 }
 
-/// Runs a call. A panic must not reach LuaJIT. A null engine is one that is gone: at
-/// the end of its VM, Lua's finalizers may call still.
+/// Runs a call. A null engine is one that is gone: at the end of its VM, Lua's
+/// finalizers may call still.
 fn guarded(engine: *const Engine, run: impl FnOnce(&Engine) -> i32) -> i32 {
     // SAFETY: null, or the address that `calls()` gave, of an engine that Lua holds: it
     // is shared with nobody but other calls on this thread, and they borrow it too.
-    let Some(engine) = (unsafe { engine.as_ref() }) else { return end::FAULT };
-    catch_unwind(AssertUnwindSafe(|| run(engine))).unwrap_or(end::FAULT)
+    unsafe { guard::call(engine, end::FAULT, run) }
 }
 
 fn code_of(reply: Reply) -> i32 {

@@ -141,6 +141,12 @@ impl Engine {
         })
     }
 
+    /// `limit_names()`: for each rule those of its limits.
+    fn limit_names(&self) -> Vec<Vec<String>> {
+        let names = |terms: &Terms| terms.presenter.limit_names().map(str::to_owned).collect();
+        self.terms.iter().map(names).collect()
+    }
+
     /// `stats()`: the engine's share of them.
     fn stats(&self, lua: &Lua) -> LuaResult<LuaTable> {
         let worker = self.worker.borrow();
@@ -192,7 +198,7 @@ impl LuaUserData for Handle {
             engine.0.hold(parts);
             Ok(())
         });
-        methods.add_method("table", |lua, engine, told| engine.0.table(lua, told));
+        methods.add_method("limit_names", |_, engine, ()| Ok(engine.0.limit_names()));
         methods.add_method("has_redis", |_, engine, ()| Ok(engine.0.deployment.is_some()));
         methods.add_method("forget_denials", |_, engine, ()| {
             engine.0.host.call_off_all();

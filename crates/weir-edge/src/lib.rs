@@ -8,6 +8,7 @@ mod asking;
 mod bell;
 mod calls;
 mod engine;
+mod guard;
 mod host;
 mod lua_config;
 mod metrics;

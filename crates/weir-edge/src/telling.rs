@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_void};
 use std::ptr;
 
-use mlua::prelude::*;
-use weir_core::decision::{Standing, Verdict, Wait};
+use weir_core::config::MAX_LIMITS;
+use weir_core::decision::{Standing, Wait};
 use weir_core::fields::{self, Presenter};
 use weir_core::texts::Texts;
 use weir_redis::Decided;
@@ -12,7 +12,7 @@ use weir_redis::Decided;
 /// More headers than all styles have together.
 const MAX_VALUES: usize = 8;
 
-const _: () = assert!(BEFORE_VALUES + MAX_VALUES == 10, "as DECLARATION has it");
+const _: () = assert!(BEFORE_VALUES + MAX_VALUES == 10 && MAX_LIMITS == 8, "see DECLARATION");
 
 /// The texts before the headers': `Retry-After` and the names of the limits without
 /// room; of a failure its word, and more to say to the log.
@@ -33,6 +33,33 @@ struct Told {
     values: i32,
     begins: [i32; BEFORE_VALUES + MAX_VALUES],
     lengths: [i32; BEFORE_VALUES + MAX_VALUES],
+    limits: i32,
+    tightest: i32,
+    standings: [ToldStanding; MAX_LIMITS],
+}
+
+/// Where a limit stands. Times are in seconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct ToldStanding {
+    limit: f64,
+    remaining: f64,
+    retry_after: f64,
+    reset: f64,
+}
+
+impl From<&Standing> for ToldStanding {
+    fn from(standing: &Standing) -> Self {
+        Self {
+            limit: standing.limit as f64,
+            remaining: standing.remaining as f64,
+            retry_after: match standing.wait {
+                Wait::For(wait) => wait.as_secs_f64(),
+                Wait::None | Wait::Forever => NO_WAIT,
+            },
+            reset: standing.reset.as_secs_f64(),
+        }
+    }
 }
 
 /// Tells Lua of one decision at a time, in memory that stays where it is.
@@ -40,8 +67,6 @@ struct Told {
 pub(crate) struct Telling {
     told: Box<Told>,
     texts: Texts,
-    /// What `told` tells of, if it is a decision.
-    verdict: Option<Verdict>,
 }
 
 impl Default for Telling {
@@ -58,15 +83,20 @@ impl Default for Telling {
                 values: 0,
                 begins: [0; BEFORE_VALUES + MAX_VALUES],
                 lengths: [ABSENT; BEFORE_VALUES + MAX_VALUES],
+                limits: 0,
+                tightest: 0,
+                standings: [ToldStanding::default(); MAX_LIMITS],
             }),
             texts: Texts::default(),
-            verdict: None,
         }
     }
 }
 
 /// In place of a length: there is no such text.
 const ABSENT: i32 = -1;
+
+/// In place of a wait: there is none that ends.
+const NO_WAIT: f64 = -1.0;
 
 impl Telling {
     /// [`Told`] in C.
@@ -79,9 +109,15 @@ impl Telling {
     /// whole seconds; the names of the limits without room, between commas; and the
     /// values of the policy's headers in their order. Of what failed: the reason in one
     /// word, and more to say about it to the log. Of an answer: `Content-Type` and body.
+    /// `limits` is how many the decision was made under, 0 of anything else; `tightest`
+    /// the index of the one that the client is told of; and `standings` where each stands,
+    /// in seconds, with a wait of -1 where there is none that ends.
     pub(crate) const DECLARATION: &'static str = "struct { double ticket; double at; \
         double remaining; const char *texts; int32_t serial; int32_t allowed; \
-        int32_t source; int32_t values; int32_t begins[10]; int32_t lengths[10]; }";
+        int32_t source; int32_t values; int32_t begins[10]; int32_t lengths[10]; \
+        int32_t limits; int32_t tightest; \
+        struct { double limit; double remaining; double retry_after; double reset; } \
+        standings[8]; }";
 
     /// Where Lua finds it: as long as this lives, and written by the methods below.
     pub(crate) fn address(&self) -> *const c_void {
@@ -121,7 +157,11 @@ impl Telling {
         self.told.remaining = verdict.tightest().map_or(0, |limit| limit.remaining) as f64;
         self.told.allowed = i32::from(verdict.allowed);
         self.told.source = source as i32;
-        self.verdict = Some(verdict);
+        self.told.limits = verdict.limits.len().min(MAX_LIMITS) as i32;
+        self.told.tightest = verdict.tightest_index().unwrap_or_default() as i32;
+        for (told, standing) in self.told.standings.iter_mut().zip(&verdict.limits) {
+            *told = standing.into();
+        }
         self.show_texts();
     }
 
@@ -148,7 +188,7 @@ impl Telling {
     /// Takes back what was told: whatever happens until it is told anew, nobody reads
     /// texts that are not there any more.
     fn begin(&mut self) {
-        self.verdict = None;
+        self.told.limits = 0;
         self.told.serial = self.told.serial.wrapping_add(1);
         self.told.lengths = [ABSENT; BEFORE_VALUES + MAX_VALUES];
         self.texts.clear();
@@ -168,42 +208,4 @@ impl Telling {
             };
         }
     }
-
-    /// `table(rule, serial)`: the last decision in full, nil if there is none or it is
-    /// not the one of this `serial`: of the tightest limit `name`, `limit`, `remaining`,
-    /// `retry_after` (nil if there is none) and `reset`, times in seconds, the same of
-    /// each in `limits`, and `allowed`.
-    pub(crate) fn table(
-        &self,
-        lua: &Lua,
-        presenter: &Presenter,
-        serial: i32,
-    ) -> LuaResult<Option<LuaTable>> {
-        let told = self.verdict.as_ref().filter(|_| self.told.serial == serial);
-        let Some(verdict) = told else { return Ok(None) };
-        let standing = |index: usize| {
-            let name = presenter.limit_names().nth(index).unwrap_or_default();
-            standing_to_table(lua, name, &verdict.limits[index])
-        };
-        let limits = lua.create_table()?;
-        for index in 0..verdict.limits.len() {
-            limits.push(standing(index)?)?;
-        }
-        let table = standing(verdict.tightest_index().unwrap_or_default())?;
-        table.set("allowed", verdict.allowed)?;
-        table.set("limits", limits)?;
-        Ok(Some(table))
-    }
-}
-
-fn standing_to_table(lua: &Lua, name: &str, standing: &Standing) -> LuaResult<LuaTable> {
-    let table = lua.create_table()?;
-    table.set("name", name)?;
-    table.set("limit", standing.limit)?;
-    table.set("remaining", standing.remaining)?;
-    if let Wait::For(wait) = standing.wait {
-        table.set("retry_after", wait.as_secs_f64())?;
-    }
-    table.set("reset", standing.reset.as_secs_f64())?;
-    Ok(table)
 }

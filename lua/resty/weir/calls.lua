@@ -36,6 +36,7 @@ local NOTHING = -2
 
 -- The object that all of these belong to, and what takes its address back.
 local object, guard
+local limit_names
 local address, told
 local call_ask, call_clear, call_clock, call_flush, call_line, call_next, call_record
 local call_refusal
@@ -71,6 +72,7 @@ function _M.configure(engine)
     call_line, call_next, call_record = find("line"), find("next"), find("record")
     call_flush, call_refusal = find("flush"), find("refusal")
 
+    limit_names = engine:limit_names()
     local labels = engine:labels()
     outcomes, sources, reasons = labels.outcomes, labels.sources, labels.reasons
     source_names = {}
@@ -134,11 +136,37 @@ local function read()
 end
 
 
--- What was told last in full, for check(): see crates/weir-edge/src/telling.rs; nil if
--- another is told meanwhile. To be called at once.
+local function standing(names, index)
+    local stands = told.standings[index]
+    local wait = stands.retry_after
+    return { name = names[index + 1], limit = stands.limit, remaining = stands.remaining,
+        retry_after = wait >= 0 and wait or nil, reset = stands.reset }
+end
+
+
+-- What was told last in full, for check(), made under this rule; nil if it is no
+-- decision, or another is told meanwhile. To be called at once. Of the tightest limit
+-- name, limit, remaining, retry_after and reset, in seconds, the same of each in the
+-- list limits; allowed; and source, who decided.
 function _M.full(rule)
-    local serial = told.serial
-    return (object:table(rule, serial))
+    local serial, count = told.serial, told.limits
+    if count == 0 then
+        return nil
+    end
+    local names = limit_names[rule + 1]
+    local limits = { standing(names, 0) }
+    -- As in read().
+    if count > 1 then
+        limits[2] = standing(names, 1)
+    end
+    for index = 2, count - 1 do
+        limits[index + 1] = standing(names, index)
+    end
+    local tightest = limits[told.tightest + 1]
+    local full = { name = tightest.name, limit = tightest.limit, remaining = tightest.remaining,
+        retry_after = tightest.retry_after, reset = tightest.reset,
+        allowed = told.allowed == 1, limits = limits, source = source_names[told.source] }
+    return told.serial == serial and full or nil
 end
 
 

@@ -15,7 +15,7 @@ const FLAT: [&str; 3] = ["limit", "algorithm", "burst"];
 
 /// The most limits that one policy may have: all of them are one step of one
 /// script call, which others wait for.
-const MAX_LIMITS: usize = 8;
+pub const MAX_LIMITS: usize = 8;
 
 const EXAMPLE: &str = "a string like \"100/1m\"";
 

@@ -19,6 +19,8 @@ mod bell;
 mod calls;
 #[path = "../../src/engine.rs"]
 mod engine;
+#[path = "../../src/guard.rs"]
+mod guard;
 #[path = "../../src/host.rs"]
 mod host;
 #[path = "../../src/lua_config.rs"]
