@@ -79,6 +79,30 @@ fn a_request_is_charged_once_with_its_auth_request_and_captures() {
     assert_charges(&nginx, &redis, &paths.map(|path| (path, 1)));
 }
 
+/// A refusal in gRPC's own words has the status 200, and by that auth_request would let
+/// the client in.
+#[test]
+fn what_an_auth_request_refuses_is_refused_to_grpc_calls_too() {
+    let redis = Redis::start();
+    let policies =
+        "api = { limit = \"1/1h\" }, closed = { limit = \"1/1h\", on_error = \"closed\" }";
+    let capture = "ngx.print(ngx.location.capture('/refuses', { method = ngx.HTTP_POST }).status)";
+    let conf = Conf::new(&redis.url(), policies)
+        .server(&format!("location /refused {{ auth_request /refuses; {OK} }}"))
+        .server(&format!("location /undecided {{ auth_request /cannot; {OK} }}"))
+        .content("/captured", capture);
+    let conf = limited_content(conf, "/refuses", "api", "nil");
+    let nginx = Nginx::start(&limited_content(conf, "/cannot", "closed", "{ cost = -1 }"));
+    let client = nginx.client();
+    let call = |path: &str| client.ask("POST", path, &[("Content-Type", "application/grpc-web")]);
+    assert_eq!(call("/refused").body, "ok");
+    for path in ["/refused", "/undecided"] {
+        // What nginx makes of any status of an auth_request that it does not know.
+        assert_eq!(call(path).status, 500, "{path}");
+    }
+    assert_eq!(call("/captured").body, "429");
+}
+
 const CAPTURES: &str = "
     local a = ngx.location.capture('/in')
     local b = ngx.location.capture('/in')

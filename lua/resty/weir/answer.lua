@@ -6,6 +6,7 @@ local calls = require "resty.weir.calls"
 local ngx = ngx
 local exit = ngx.exit
 local get_headers = ngx.resp.get_headers
+local get_method = ngx.req.get_method
 local header = ngx.header
 local http_version = ngx.req.http_version
 local match = string.match
@@ -191,10 +192,14 @@ end
 
 -- The media type of a gRPC request, or nil: for the web or not, and with the
 -- name of a codec or without one. gRPC is POST over HTTP/2, for the web POST:
--- whatever else says so gets no answer of status 200 that a cache might keep.
+-- whatever else says so gets no answer of status 200 that a cache might keep. Nor does
+-- a subrequest, whoever made it: its status is what auth_request lets the client in by.
 local function grpc_type()
+    if ngx.is_subrequest or get_method() ~= "POST" then
+        return nil
+    end
     local content_type = ngx_var.content_type
-    if not content_type or ngx_var.request_method ~= "POST" then
+    if not content_type then
         return nil
     end
     local media, rest = match(lower(content_type), "^(application/grpc([^;%s]*))")
