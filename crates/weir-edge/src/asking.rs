@@ -244,7 +244,7 @@ impl Engine {
     /// Tells the next line for the error log; `None` if there is none.
     pub(crate) fn next_line(&self) -> Option<Reply> {
         let line = self.worker.borrow().as_ref()?.next_line()?;
-        self.telling.borrow_mut().tell_texts(&[&line]);
+        self.telling.borrow_mut().tell_line(&line);
         Some(Reply::Decided)
     }
 
@@ -272,14 +272,12 @@ impl Engine {
         retry_after: Option<&str>,
         violated: Option<&str>,
     ) {
-        let media = Media::preferred(accept);
-        let violated: Vec<&str> = violated.iter().flat_map(|names| names.split(',')).collect();
         let refusal = Refusal {
             reason: if is_error { Reason::ReducedCapacity } else { Reason::QuotaExceeded },
             status,
-            violated: &violated,
+            violated: violated.unwrap_or_default(),
             retry_after,
         };
-        self.telling.borrow_mut().tell_texts(&[media.content_type(), &refusal.body(media)]);
+        self.telling.borrow_mut().tell_refusal(Media::preferred(accept), refusal);
     }
 }

@@ -6,6 +6,7 @@ use std::ptr;
 use weir_core::config::MAX_LIMITS;
 use weir_core::decision::{Standing, Wait};
 use weir_core::fields::{self, Presenter};
+use weir_core::refusal::{Media, Refusal};
 use weir_core::texts::Texts;
 use weir_redis::Decided;
 
@@ -176,12 +177,18 @@ impl Telling {
         self.show_texts();
     }
 
-    /// Tells texts alone: `Content-Type` and body; a line.
-    pub(crate) fn tell_texts(&mut self, told: &[&str]) {
+    /// Tells a line for the log.
+    pub(crate) fn tell_line(&mut self, line: &str) {
         self.begin();
-        for told in told {
-            self.texts.push(|text| text.push_str(told));
-        }
+        self.texts.push(|text| text.push_str(line));
+        self.show_texts();
+    }
+
+    /// Tells `Content-Type` and body of an answer.
+    pub(crate) fn tell_refusal(&mut self, media: Media, refusal: Refusal) {
+        self.begin();
+        self.texts.push(|text| text.push_str(media.content_type()));
+        self.texts.push(|text| refusal.write(media, text));
         self.show_texts();
     }
 
