@@ -177,6 +177,12 @@ fn login_refuses_after_failures_by_address_and_by_account() {
             "{media}: {answer}"
         );
     }
+    // What the application may take for the same path is limited as well, and refused without
+    // a form.
+    for path in ["/login/", "/LOGIN", "/login.json", "/login;x"] {
+        assert_eq!(run.client().get_with(path, &from("203.0.113.100")).status, 400, "{path}");
+    }
+    assert_eq!(run.client().get_with("/logins", &from("203.0.113.100")).status, 200);
     // Nothing else is limited.
     assert!(!run.client().get_with("/", &from("192.0.2.1")).has_limit_headers());
 }
