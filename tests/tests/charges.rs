@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_tests::{Conf, Nginx, Redis, in_parallel, wait_until};
+use weir_tests::{Client, Conf, Nginx, Redis, in_parallel, wait_until};
 
 const LOG: &str = "log_by_lua_block { require(\"resty.weir\").log() }";
 
@@ -81,6 +81,31 @@ fn who_hangs_up_before_the_answer_has_nothing_back() {
         });
     }
     assert_eq!((nginx.client().get("/login").status, nginx.count("settled")), (429, 0));
+}
+
+/// nginx makes a 412 of the 200 for whoever asks with such a header, once the work is done.
+#[test]
+fn no_header_of_the_clients_takes_back_the_charge_of_what_was_done() {
+    let redis = Redis::start();
+    let policies = "login = { limit = \"3/1h\", charge = { 200 } }";
+    let nginx = Nginx::start(&login(&redis, policies));
+    // nginx closes the connection after such an answer to Lua.
+    let client = Client::without_keepalive(nginx.port());
+    let unless = [("If-Match", "\"none\"")];
+    for status in [412, 412, 412, 429] {
+        assert_eq!(client.get_with("/login", &unless).status, status);
+    }
+    assert_eq!((units(&redis), nginx.count("settled")), (3, 0));
+}
+
+/// Where a 200 does not count, neither does what is made of it.
+#[test]
+fn what_is_made_of_an_answer_that_does_not_count_is_given_back() {
+    let redis = Redis::start();
+    let nginx = Nginx::start(&login(&redis, POLICY));
+    assert_eq!(nginx.client().get_with("/login", &[("If-Match", "\"none\"")]).status, 412);
+    settled(&nginx, 1);
+    assert_eq!(units(&redis), 0);
 }
 
 /// access_by_lua runs after auth_basic, and not at all if that refuses;

@@ -148,6 +148,10 @@ fn login_refuses_after_failures_by_address_and_by_account() {
         ("password=x", 400),
         ("username=", 400),
         ("username=bob&username=alice", 400),
+        ("username=bob&+username=alice", 400),
+        ("username=bob&username%00x=alice", 400),
+        ("username=bob&username[]=alice", 400),
+        ("username=bob&username_shown=alice", 200),
         ("{\"username\":\"alice\"}", 400),
         (&many, 400),
         (&large, 413),
@@ -159,6 +163,26 @@ fn login_refuses_after_failures_by_address_and_by_account() {
             "{form:.40}"
         );
     }
+    // What is a form to us is one to the application: here are two names.
+    let parts = "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n&username=bob&\r\n\
+                 --x\r\nContent-Disposition: form-data; name=\"username\"\r\n\r\nalice\r\n--x--";
+    let json = "{\"a\":\"&username=bob&\",\"username\":\"alice\"}";
+    let url = format!("http://127.0.0.1:{}/login", run.port());
+    for (media, body) in [("multipart/form-data; boundary=x", parts), ("application/json", json)] {
+        let media = format!("Content-Type: {media}");
+        let address = "X-Test-Address: 203.0.113.99";
+        let answer = curl(&["-i", "-H", address, "-H", &media, "--data-binary", body, &url]);
+        assert!(
+            answer.contains("X-Read-As: application/x-www-form-urlencoded\r\n"),
+            "{media}: {answer}"
+        );
+    }
+    // What the application may take for the same path is limited as well, and refused without
+    // a form.
+    for path in ["/login/", "/LOGIN", "/login.json", "/login;x"] {
+        assert_eq!(run.client().get_with(path, &from("203.0.113.100")).status, 400, "{path}");
+    }
+    assert_eq!(run.client().get_with("/logins", &from("203.0.113.100")).status, 200);
     // Nothing else is limited.
     assert!(!run.client().get_with("/", &from("192.0.2.1")).has_limit_headers());
 }

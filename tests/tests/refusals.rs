@@ -77,6 +77,49 @@ fn a_failure_tells_of_no_limit() {
     assert_eq!((answer.status, answer.has_limit_headers()), (503, false), "{answer:?}");
 }
 
+/// Neither for as long as the upstream that sent the request on said of its own answer, nor
+/// as a cache keeps errors of which nothing is said.
+#[test]
+fn no_cache_answers_others_with_a_refusal() {
+    let redis = Redis::start();
+    let key = "key = \"$http_x_client\"";
+    let policies = format!(
+        "files = {{ limit = \"1/1h\", {key} }}, \
+         page = {{ limit = \"1/1h\", {key}, error_page = true }}, \
+         shut = {{ limit = \"1/1h\", on_error = \"closed\", error_status = 404, \
+                  key = function() error(\"no\") end }}"
+    );
+    // The upstream is the same nginx.
+    let up = "proxy_pass http://127.0.0.1:$server_port";
+    let mut conf = Conf::new(&redis.url(), &policies)
+        .limited("/files", "files")
+        .limited("/page", "page")
+        .limited("/shut", "shut")
+        .server(&format!("location /sent-on/ {{ {up}/source$uri; }}"))
+        .server(&format!("location /kept/ {{ proxy_cache kept; {up}/sent-on$uri; }}"))
+        .server(
+            "location ~ ^/source/sent-on/(kept/)?(?<policy>.*) { \
+             add_header X-Accel-Redirect /$policy; \
+             add_header Cache-Control max-age=60; return 204; }",
+        )
+        .server(&format!(
+            "location ~ ^/errors/(?<limited>.*) {{ proxy_cache kept; proxy_cache_valid any 1m; \
+             {up}/$limited; }}"
+        ));
+    conf.http = "proxy_cache_path kept keys_zone=kept:1m;".into();
+    let nginx = Nginx::start(&conf);
+    let status =
+        |client: &str, path: &str| nginx.client().get_with(path, &[("X-Client", client)]).status;
+    for policy in ["files", "page"] {
+        let (kept, errors) = (format!("/kept/{policy}"), format!("/errors/{policy}"));
+        assert_eq!(status("spent", &format!("/{policy}")), 200);
+        assert_eq!([status("spent", &kept), status("one", &kept)], [429, 200], "{policy}");
+        assert_eq!([status("spent", &errors), status("two", &errors)], [429, 200], "{policy}");
+    }
+    let shut = nginx.client().get("/shut");
+    assert_eq!((shut.status, shut.header("Cache-Control")), (404, Some("no-store")));
+}
+
 /// A mistake in its Lua is not made again in the error page that it led to.
 #[test]
 fn a_mistake_does_not_go_round_in_circles() {

@@ -94,6 +94,22 @@ fn a_request_that_is_internal_before_it_is_limited_is_charged() {
     assert_charges(&nginx, &redis, &paths.map(|path| (path, 1)));
 }
 
+/// With `satisfy any` whom another module has let in does not come to `access_by_lua`.
+#[test]
+fn with_satisfy_any_the_rewrite_phase_counts_everybody() {
+    let redis = Redis::start();
+    let limited = access("api");
+    let any = "satisfy any; allow 127.0.0.1; deny all;";
+    let conf = Conf::new(&redis.url(), "api = { limit = \"100/1h\" }")
+        .server(&format!("location /access {{ {any} {limited} {OK} }}"))
+        .server(&format!(
+            "location /rewrite {{ {any} {} {OK} }}",
+            limited.replace("access_by_lua", "rewrite_by_lua")
+        ));
+    let nginx = Nginx::start(&conf);
+    assert_charges(&nginx, &redis, &[("/access", 0), ("/rewrite", 1)]);
+}
+
 #[test]
 fn an_internal_redirect_is_charged_where_opts_say_so() {
     let redis = Redis::start();

@@ -231,6 +231,9 @@ end
 
 local function answer(policy, record, status, is_error, retry_after, violated)
     header["Retry-After"] = retry_after
+    -- No cache may answer others with it: neither for as long as an upstream that sent
+    -- the request on (X-Accel-Redirect) said of its own answer, nor as it keeps errors.
+    header["Cache-Control"] = "no-store"
     local media = grpc_type()
     if media then
         -- What the answer means, whatever nginx takes it for.

@@ -87,6 +87,10 @@ end
 -- given back nobody knows, and a guesser could hang up before being told.
 local UNANSWERED = { [408] = true, [444] = true, [499] = true }
 
+-- What nginx makes of a 200 for a client whose headers ask for it (If-Match, Range), when
+-- the work is done: who writes them has nothing back.
+local MADE_OF_200 = { [412] = true, [416] = true }
+
 
 -- At the end of the request: gives back what its status takes back.
 function _M.finish(engine, record, status)
@@ -97,7 +101,7 @@ function _M.finish(engine, record, status)
     local decision = record.charge
     while decision do
         local charge = decision.policy.charge
-        if charge and not charge[status] then
+        if charge and not charge[status] and not (MADE_OF_200[status] and charge[200]) then
             give_back(engine, decision, decision.units)
         end
         decision = decision.before
