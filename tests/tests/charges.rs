@@ -87,15 +87,21 @@ fn who_hangs_up_before_the_answer_has_nothing_back() {
 #[test]
 fn no_header_of_the_clients_takes_back_the_charge_of_what_was_done() {
     let redis = Redis::start();
-    let policies = "login = { limit = \"3/1h\", charge = { 200 } }";
-    let nginx = Nginx::start(&login(&redis, policies));
+    let policies = "login = { limit = \"5/1h\", charge = { 200 } }";
+    let file = format!("location /file {{ access_by_lua_block {{ {LOGIN} }} alias nginx.conf; }}");
+    let nginx = Nginx::start(&login(&redis, policies).server(&file));
     // nginx closes the connection after such an answer to Lua.
     let client = Client::without_keepalive(nginx.port());
     let unless = [("If-Match", "\"none\"")];
-    for status in [412, 412, 412, 429] {
+    for status in [412, 412, 412] {
         assert_eq!(client.get_with("/login", &unless).status, status);
     }
-    assert_eq!((units(&redis), nginx.count("settled")), (3, 0));
+    // All of it, and none.
+    for (range, status) in [("bytes=0-", 206), ("bytes=999999999-", 416)] {
+        assert_eq!(client.get_with("/file", &[("Range", range)]).status, status, "{range}");
+    }
+    assert_eq!(client.get("/login").status, 429);
+    assert_eq!((units(&redis), nginx.count("settled")), (5, 0));
 }
 
 /// Where a 200 does not count, neither does what is made of it.

@@ -87,9 +87,9 @@ end
 -- given back nobody knows, and a guesser could hang up before being told.
 local UNANSWERED = { [408] = true, [444] = true, [499] = true }
 
--- What nginx makes of a 200 for a client whose headers ask for it (If-Match, Range), when
--- the work is done: who writes them has nothing back.
-local MADE_OF_200 = { [412] = true, [416] = true }
+-- What becomes of a 200 for a client whose headers ask for it (If-Match, Range), when the
+-- work is done: who writes them has nothing back.
+local MADE_OF_200 = { [206] = true, [412] = true, [416] = true }
 
 
 -- At the end of the request: gives back what its status takes back.
