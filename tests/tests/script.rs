@@ -219,6 +219,27 @@ fn a_foreign_value_fails_its_own_request_and_no_other() {
     assert_eq!(redis.command::<String>(&format!("GET {foreign}")), "7");
 }
 
+/// S04: what a request has that makes room for itself is no room for those behind it
+/// in the call.
+#[test]
+fn out_of_memory_is_so_for_all_of_a_call() {
+    let redis = Redis::start();
+    let mut script = Script::new(redis.connect(), &[&["log 10/60s"], &["quota 10/day"]]);
+    for millis in [0, 40_000] {
+        assert!(script.decide(at(millis), 0, "client", 1).allowed);
+    }
+    redis.command::<()>("CONFIG SET maxmemory 1");
+    let asks = [script.ask(0, "client", 1), script.ask(0, "new", 1), script.ask(1, "new", 1)];
+    for verdict in script.batch(Some(at(60_001)), &asks) {
+        assert!(verdict.as_ref().is_err_and(|error| error.starts_with("OOM")), "{verdict:?}");
+    }
+    assert_eq!(redis.command::<usize>("DBSIZE"), 1);
+    redis.command::<()>("CONFIG SET maxmemory 0");
+    assert!(script.batch(Some(at(60_001)), &asks).iter().flatten().all(|one| one.allowed));
+    let key = script.keys(0, "client").remove(0);
+    assert_eq!(redis.command::<usize>(&format!("ZCARD {key}")), 2, "what has expired went");
+}
+
 /// Whoever calls the script by hand and gets it wrong changes nothing.
 #[test]
 fn a_call_that_cannot_be_read_is_refused_as_a_whole() {

@@ -88,18 +88,20 @@ if name == "log" then
 
     local function charge(key, cost, remaining)
         -- What has expired is removed, and what is too far ahead of the clock to
-        -- count. Only where there is such: a server out of memory refuses ZADD
-        -- unless the script has written before, and it should.
+        -- count. Only once a unit is recorded: a server out of memory refuses ZADD
+        -- unless the script has written before, and it should, for all of the call.
         local gone = call("ZCARD", key) - count
         if gone > 0 and count == 0 then
             -- Freed in the background: there may be many.
             call("UNLINK", key)
-        elseif gone > 0 and call("ZREMRANGEBYSCORE", key, "-inf", after_cutoff:sub(2)) < gone then
+            gone = 0
+        end
+        local added = call("ZADD", key, "NX", now_digits, member())
+        if gone > 0 and call("ZREMRANGEBYSCORE", key, "-inf", after_cutoff:sub(2)) < gone then
             call("ZREMRANGEBYSCORE", key, "(" .. ahead_digits, "+inf")
         end
-
-        if cost > 1 or call("ZADD", key, "NX", now_digits, member()) == 0 then
-            record(key, cost)
+        if added < cost then
+            record(key, cost - added)
         end
         call("PEXPIRE", key, window_lifetime)
         return remaining - cost, window
