@@ -35,7 +35,9 @@ fn a_load_keeps_its_rate_and_is_not_what_takes_the_time() {
     println!("{} answers of {due:.0}; p50, p99 and worst: {times:?}", answers.count());
     assert_eq!(answers.statuses().into_keys().collect::<Vec<_>>(), [200]);
     assert!((due * 0.97..due * 1.03).contains(&(answers.count() as f64)), "{}", answers.count());
-    assert!(answers.quantile_since_due(0.99) < Duration::from_millis(10));
+    // A load that cannot keep up is later and later; a machine that stands still for a
+    // moment is late once.
+    assert!(answers.quantile_since_due(0.5) < Duration::from_millis(5));
     // Two due times of 4,000 a second are a quarter of a millisecond apart.
     let due: Vec<Instant> = answers.iter().map(|asked| asked.due).collect();
     let (first, last) = (due.iter().min().unwrap(), due.iter().max().unwrap());
