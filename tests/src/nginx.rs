@@ -246,6 +246,13 @@ impl Nginx {
         self.wait_for_workers(conf.workers as usize);
     }
 
+    /// Waits until so much has been charged or given back afterwards, and nothing was
+    /// lost.
+    pub fn wait_until_settled(&self, count: u64) {
+        wait_until("all is settled", Duration::from_secs(5), || self.count("settled") >= count);
+        assert_eq!((self.count("settled"), self.count("unsettled")), (count, 0));
+    }
+
     /// Waits until there are this many workers.
     pub fn wait_for_workers(&self, count: usize) {
         wait_until("all workers run", Duration::from_secs(10), || self.workers().len() == count);

@@ -1,4 +1,5 @@
-//! What is charged and given back after the decision, through nginx.
+//! What is given back after the decision by the status that the client gets, through
+//! nginx.
 
 use std::time::Duration;
 
@@ -23,12 +24,6 @@ fn login(redis: &Redis, policies: &str) -> Conf {
 const POLICY: &str = "login = { limit = \"3/1h\", charge = { 401, 403 } }";
 const KEY: &str = "weir:{$remote_addr=127.0.0.1}:login:log:1h";
 
-/// Waits until so many charges have been settled, and nothing was lost.
-fn settled(nginx: &Nginx, count: u64) {
-    wait_until("all is settled", Duration::from_secs(5), || nginx.count("settled") >= count);
-    assert_eq!((nginx.count("settled"), nginx.count("unsettled")), (count, 0));
-}
-
 fn units(redis: &Redis) -> usize {
     redis.command(&format!("ZCARD {KEY}"))
 }
@@ -40,14 +35,14 @@ fn a_login_policy_stops_the_guesser_and_not_the_user() {
     let client = nginx.client();
     for count in 1..=20 {
         assert_eq!(client.get("/login").status, 200);
-        settled(&nginx, count);
+        nginx.wait_until_settled(count);
     }
     assert_eq!(redis.command::<usize>("DBSIZE"), 0);
     for status in [401, 403, 401, 429, 429] {
         assert_eq!(client.get(&format!("/login?s={}", status.min(403))).status, status);
     }
     assert_eq!(units(&redis), 3);
-    settled(&nginx, 20);
+    nginx.wait_until_settled(20);
     assert_eq!(nginx.log_lines("gives charges back").len(), 0);
     nginx.assert_calm_log();
 }
@@ -110,7 +105,7 @@ fn what_is_made_of_an_answer_that_does_not_count_is_given_back() {
     let redis = Redis::start();
     let nginx = Nginx::start(&login(&redis, POLICY));
     assert_eq!(nginx.client().get_with("/login", &[("If-Match", "\"none\"")]).status, 412);
-    settled(&nginx, 1);
+    nginx.wait_until_settled(1);
     assert_eq!(units(&redis), 0);
 }
 
@@ -133,7 +128,7 @@ fn in_the_rewrite_phase_what_auth_basic_refuses_is_counted() {
     };
     for count in 1..=5 {
         assert_eq!(ask("right"), 200);
-        settled(&nginx, count);
+        nginx.wait_until_settled(count);
     }
     assert_eq!([(); 4].map(|()| ask("wrong")), [401, 401, 401, 429]);
     assert_eq!(ask("right"), 429);
@@ -163,12 +158,12 @@ fn the_status_is_the_one_that_the_client_gets() {
     let client = nginx.client();
     assert_eq!(client.get("/page").status, 401);
     assert_eq!(client.get("/fine").status, 200);
-    settled(&nginx, 1);
+    nginx.wait_until_settled(1);
     assert_eq!(units(&redis), 1);
     for status in [200, 200, 200, 200, 429, 429] {
         let before = nginx.count("settled");
         assert_eq!(client.get("/two").status, status);
-        settled(&nginx, before + 1);
+        nginx.wait_until_settled(before + 1);
     }
     assert_eq!(units(&redis), 1);
     let site: usize = redis.command("ZCARD weir:{$remote_addr=127.0.0.1}:site:log:1h");
@@ -201,141 +196,12 @@ fn each_algorithm_has_its_charge_back() {
         for _ in 0..5 {
             assert_eq!(nginx.client().get(&format!("/{name}")).status, 200, "{name}");
             count += 1;
-            settled(&nginx, count);
+            nginx.wait_until_settled(count);
         }
     }
     // Of a bucket the little that was refilled meanwhile is not given back.
     let keys: Vec<String> = redis.command("KEYS *");
     assert!(keys.iter().all(|key| key.contains(":bucket:")), "{keys:?}");
-}
-
-/// The operator's Lua, which prints what it gets.
-fn by_hand(redis: &Redis, phase: &str) -> Nginx {
-    let policies = "api = { limit = \"100/1h\" }, other = { limit = \"10/1h\" }, \
-                    tokens = { limit = \"1000/1h\", algorithm = \"sliding-counter\" }";
-    let lua = "local w = require(\"resty.weir\") \
-               local function say(...) ngx.ctx.said = (ngx.ctx.said or \"\") .. \
-                   tostring((...)) .. \":\" .. tostring((select(2, ...))) .. \" \" end \
-               local run = loadstring(ngx.unescape_uri(ngx.var.arg_run or \"\")) \
-               setfenv(run, { w = w, say = say }) run()";
-    let conf = Conf::new(&redis.url(), policies).stats().server(&format!(
-        "location /run {{ access_by_lua_block {{ local w = require(\"resty.weir\") \
-           if ngx.var.arg_before then w.access(\"other\") end \
-           local cost = tonumber(ngx.var.arg_cost) \
-           if cost then w.access(ngx.var.arg_p or \"api\", {{ cost = cost }}) end }} \
-         {} \
-         content_by_lua_block {{ {} ngx.print(ngx.ctx.said or \"\") }} }}",
-        if phase == "content" {
-            String::new()
-        } else {
-            format!("{phase}_by_lua_block {{ {lua} }}")
-        },
-        if phase == "content" { lua } else { "" },
-    ));
-    Nginx::start(&conf)
-}
-
-fn run(nginx: &Nginx, query: &str, lua: &str) -> String {
-    let lua = lua.replace(' ', "%20").replace('"', "%22");
-    nginx.client().get(&format!("/run?{query}&run={lua}")).body.trim().to_owned()
-}
-
-#[test]
-fn units_are_given_back_by_hand_and_never_more_than_were_charged() {
-    let redis = Redis::start();
-    let nginx = by_hand(&redis, "content");
-    let used = |policy: &str| {
-        redis.command::<usize>(&format!("ZCARD weir:{{$remote_addr=127.0.0.1}}:{policy}:log:1h"))
-    };
-    assert_eq!(run(&nginx, "cost=5", "say(w.refund(3))"), "3:nil");
-    settled(&nginx, 1);
-    assert_eq!(used("api"), 2);
-    assert_eq!(
-        run(&nginx, "cost=4", "say(w.refund(3)) say(w.refund(99)) say(w.refund(1))"),
-        "3:nil 1:nil 0:nil"
-    );
-    settled(&nginx, 3);
-    assert_eq!(used("api"), 2);
-
-    // Of the policy that decided last, or of the one that is named.
-    assert_eq!(
-        run(&nginx, "before=1&cost=2", "say(w.refund(5)) say(w.refund(5, \"other\"))"),
-        "2:nil 1:nil"
-    );
-    settled(&nginx, 5);
-    assert_eq!((used("api"), used("other")), (2, 0));
-
-    // Of two charges of one policy the last is given back first, and no more
-    // than is asked for.
-    let twice = "w.access(\"api\", { cost = 3 }) say(w.refund(4)) say(w.refund(4))";
-    assert_eq!(run(&nginx, "cost=2", twice), "4:nil 1:nil");
-    settled(&nginx, 8);
-    assert_eq!(used("api"), 2);
-
-    // What there is to give back, and what there is not.
-    for (query, lua, said) in [
-        ("x=1", "say(w.refund(1))", "nil:nothing was charged"),
-        ("x=1", "say(w.charge(1))", "nil:nothing was decided"),
-        ("cost=0", "say(w.refund(1))", "0:nil"),
-        ("cost=1", "say(w.refund(1, \"other\"))", "nil:nothing was charged"),
-        ("cost=1", "say(w.refund(0))", "0:nil"),
-    ] {
-        assert_eq!(run(&nginx, query, lua), said, "{query} {lua}");
-    }
-    for wrong in ["-1", "1.5", "0/0", "1/0", "2^53", "\"5\"", "nil", "{}"] {
-        let said = run(&nginx, "cost=1", &format!("say(w.refund({wrong})) say(w.charge({wrong}))"));
-        assert_eq!(
-            said.matches("nil:the units must be a whole number from 0 to").count(),
-            2,
-            "{said}"
-        );
-    }
-    assert_eq!(
-        nginx.log_lines("policy api cannot charge or give back: the units must be").len(),
-        1
-    );
-    let answer = nginx.client().get("/run?cost=1&run=w.refund(1,%22nope%22)");
-    assert_eq!(answer.status, 500);
-    assert_eq!(nginx.log_lines("weir: no such policy: nope").len(), 1);
-}
-
-/// A cost known only afterwards is charged whether there is room or not, and
-/// what is beyond the limit holds up the next.
-#[test]
-fn units_are_charged_by_hand_beyond_the_limit() {
-    let redis = Redis::start();
-    let nginx = by_hand(&redis, "content");
-    assert_eq!(run(&nginx, "cost=1&p=tokens", "say(w.charge(989))"), "989:nil");
-    settled(&nginx, 1);
-    let answer = nginx.client().get("/run?cost=1&p=tokens");
-    assert_eq!((answer.status, answer.number("RateLimit-Remaining")), (200, 9));
-    assert_eq!(run(&nginx, "cost=0&p=tokens", "say(w.charge(5000))"), "5000:nil");
-    settled(&nginx, 2);
-    assert_eq!(nginx.client().get("/run?cost=1&p=tokens").status, 429);
-    // A log records each unit by itself, and takes at most 10,000 at once.
-    let said = run(&nginx, "cost=1", "say(w.charge(10001))");
-    assert!(said.starts_with("nil:a log takes at most 10000 units at once"), "{said}");
-    let told = "policy api cannot charge or give back: 10001 units: a log takes at most 10000";
-    assert_eq!((nginx.log_lines(told).len(), nginx.count("unsettled")), (1, 1));
-    assert_eq!(run(&nginx, "cost=0&p=tokens", "say(w.charge(10001))"), "10001:nil");
-    assert_eq!(nginx.client().get("/run?cost=0").number("RateLimit-Remaining"), 99);
-}
-
-/// Nothing is waited for, so it works wherever a request is.
-#[test]
-fn units_are_settled_in_every_phase() {
-    for phase in ["content", "header_filter", "body_filter", "log"] {
-        let redis = Redis::start();
-        let nginx = by_hand(&redis, phase);
-        run(&nginx, "cost=5", "if not w.done then w.done = true w.refund(3) end");
-        settled(&nginx, 1);
-        assert_eq!(
-            redis.command::<usize>("ZCARD weir:{$remote_addr=127.0.0.1}:api:log:1h"),
-            2,
-            "{phase}"
-        );
-        nginx.assert_calm_log();
-    }
 }
 
 #[test]
@@ -348,7 +214,7 @@ fn after_the_key_is_gone_nothing_is_given_back() {
         redis.command::<()>("FLUSHALL");
         assert_eq!(slow.join().unwrap(), 200);
     });
-    settled(&nginx, 1);
+    nginx.wait_until_settled(1);
     assert_eq!(redis.command::<usize>("DBSIZE"), 0);
 }
 
@@ -370,7 +236,7 @@ fn a_redirected_request_has_its_charge_back_and_counts_once() {
     for status in [401, 200, 403] {
         assert_eq!(client.get(&format!("/first?s={status}")).status, status);
     }
-    settled(&nginx, 1);
+    nginx.wait_until_settled(1);
     assert_eq!(units(&redis), 2);
     assert_eq!(nginx.count("decisions.internal"), 3);
 }
@@ -404,7 +270,7 @@ fn a_long_request_has_its_charge_back() {
         nginx.client().get("/done");
         assert_eq!(slow.join().unwrap(), 200);
     });
-    settled(&nginx, 1);
+    nginx.wait_until_settled(1);
     assert_eq!(units(&redis), 0);
 }
 
@@ -499,24 +365,6 @@ fn an_operator_who_forgot_the_log_phase_is_told() {
         nginx.client().get("/login");
     }
     assert_eq!(nginx.log_lines("gives charges back").len(), 0);
-}
-
-/// Where there is no request nothing was charged.
-#[test]
-fn in_a_timer_there_is_nothing_to_give_back() {
-    let redis = Redis::start();
-    let conf = Conf::new(&redis.url(), POLICY).content(
-        "/x",
-        "local w = require(\"resty.weir\") w.check(\"login\") \
-         ngx.timer.at(0, function() local a, b = w.refund(1) local c, d = w.charge(1) \
-             ngx.log(ngx.WARN, \"said \", tostring(a), b, tostring(c), d) end)",
-    );
-    let nginx = Nginx::start(&conf);
-    nginx.client().get("/x");
-    wait_until("it is said", Duration::from_secs(5), || {
-        nginx.log_lines("said nilnothing was chargednilnothing was decided").len() == 1
-    });
-    assert_eq!(units(&redis), 1);
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn a_refused_grpc_call_is_no_success_to_a_charge_list() {
     for count in 1..=2 {
         let refused = call(&client, "/both", "application/grpc");
         assert_trailers_only(&refused, "application/grpc", "8");
-        wait_until("it is given back", Duration::from_secs(5), || nginx.count("settled") == count);
+        nginx.wait_until_settled(count);
     }
     let used: usize = redis.command("ZCARD weir:{$remote_addr=127.0.0.1}:api:log:1h");
     assert_eq!(used, 1);
