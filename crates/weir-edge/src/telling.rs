@@ -155,14 +155,15 @@ impl Telling {
         }
         presenter.write(&verdict, partition_key, &mut self.texts);
         self.told.at = at.as_micros() as f64;
-        self.told.remaining = verdict.tightest().map_or(0, |limit| limit.remaining) as f64;
         self.told.allowed = i32::from(verdict.allowed);
         self.told.source = source as i32;
         self.told.limits = verdict.limits.len().min(MAX_LIMITS) as i32;
-        self.told.tightest = verdict.tightest_index().unwrap_or_default() as i32;
         for (told, standing) in self.told.standings.iter_mut().zip(&verdict.limits) {
             *told = standing.into();
         }
+        let tightest = verdict.tightest_index().unwrap_or_default();
+        self.told.tightest = tightest as i32;
+        self.told.remaining = self.told.standings.get(tightest).map_or(0.0, |told| told.remaining);
         self.show_texts();
     }
 
